@@ -11,6 +11,7 @@ use std::{collections::BTreeMap, time::Duration};
 use cpython::{Memory, Python, Unreadable};
 use dump::history::{self, HistoryReport};
 use torch::{Found, MAX_ENTRIES, MAX_FRAMES, Patience, RingReport};
+use torch_history::{NotesReport, ProcessHistory};
 
 use super::python::Pieces;
 
@@ -81,11 +82,24 @@ pub fn use_memory(input: &[u8]) {
         if rings.iter().map(|ring| ring.entries.len()).sum::<usize>() > 1000 {
             return;
         }
-        let report: HistoryReport = history::history_of_forged_rings(&rings);
+        let report = history_of(&rings);
         let text = flow::text::plain(&history::render(&report, None)).into_owned();
         let hostile = text.chars().find(|char| char.is_control() && !matches!(char, '\n' | '\t'));
         assert_eq!(hostile, None, "a control character in the report");
     });
+}
+
+/// The history of two ranks that both have these rings.
+fn history_of(rings: &[RingReport]) -> HistoryReport {
+    let process = |rank: u64| ProcessHistory {
+        pid: u32::try_from(rank + 1).unwrap_or(1),
+        rank: Some(rank),
+        notes: Some(NotesReport { rings: rings.to_vec(), ..NotesReport::default() }),
+        ..ProcessHistory::default()
+    };
+    let mut processes: Vec<ProcessHistory> = (0..2).map(process).collect();
+    let groups = torch_history::compare(&mut processes, &[]);
+    HistoryReport { verdict: torch_history::over(&groups), groups, processes, ..HistoryReport::default() }
 }
 
 /// The rings of an input; `None` if it is too short.

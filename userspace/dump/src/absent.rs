@@ -6,11 +6,11 @@
 //! has, too. So the hashes of all live processes can be made and compared. The process that the table was
 //! read from proves that they are made in the same way.
 
-use std::path::Path;
+use std::{ops::Range, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use super::{rank_report::RankReport, ras_peers::Peers};
+use super::{RankReport, ras_peers::Peers};
 use flow::schema::comm_hash_of_name;
 use inspect::{
     memory::Memory,
@@ -56,8 +56,9 @@ pub struct AbsentPeer {
 }
 
 impl AbsentRank {
-    fn is_gone(&self) -> bool {
-        self.place == Place::Gone || self.peer.as_ref().is_some_and(|peer| peer.is_dead)
+    /// Tells whether NCCL's reliability service has found the rank's process to be dead.
+    pub(super) fn is_dead(&self) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer.is_dead)
     }
 }
 
@@ -92,12 +93,14 @@ impl PeerTable {
         })
     }
 
-    /// Reads the hashes of host and process by rank, without the communicator's own hash in them.
-    fn read(self, memory: Memory<'_>, rank: &RankReport) -> Option<Vec<(u64, u64)>> {
-        let salt = comm_hash_of_name(&rank.comm_hash)?;
-        let place = rank.address.checked_add(self.table.offset())?;
-        let table = memory.word(RuntimeAddr(place)).ok()?;
-        let bytes = memory.bytes(RuntimeAddr(table), u64::from(rank.n_ranks).checked_mul(self.size)?).ok()?;
+    /// Reads the hashes of host and process of these ranks, without the communicator's own hash in them.
+    fn read(self, memory: Memory<'_>, comm: &RankReport, ranks: Range<u32>) -> Option<Vec<(u64, u64)>> {
+        let salt = comm_hash_of_name(&comm.comm_hash)?;
+        let place = comm.address.checked_add(self.table.offset())?;
+        let table = memory.word(RuntimeAddr(place)).ok().filter(|table| *table != 0)?;
+        let at = table.checked_add(u64::from(ranks.start).checked_mul(self.size)?)?;
+        let size = u64::try_from(ranks.len()).ok()?.checked_mul(self.size)?;
+        let bytes = memory.bytes(RuntimeAddr(at), size).ok()?;
         let entries = bytes.chunks_exact(usize::try_from(self.size).ok().filter(|size| *size > 0)?);
         entries
             .map(|entry| {
@@ -109,12 +112,8 @@ impl PeerTable {
 
     /// Returns the hash of the process that has this rank, as the rank's own entry has it.
     pub(super) fn own(self, memory: Memory<'_>, rank: &RankReport) -> Option<u64> {
-        let salt = comm_hash_of_name(&rank.comm_hash)?;
-        let place = rank.address.checked_add(self.table.offset())?;
-        let table = memory.word(RuntimeAddr(place)).ok().filter(|table| *table != 0)?;
-        let at = table.checked_add(u64::from(rank.rank).checked_mul(self.size)?)?;
-        let entry = memory.bytes(RuntimeAddr(at), self.size).ok()?;
-        Some(self.pid.unsigned(&entry)?.wrapping_sub(salt))
+        let own = self.read(memory, rank, rank.rank..rank.rank.checked_add(1)?)?;
+        own.first().map(|(_, pid)| *pid)
     }
 
     /// Returns the ranks of `rank`'s communicator that are not among `known`, with their places; none if the
@@ -127,13 +126,13 @@ impl PeerTable {
         live: &LiveProcesses,
         peers: Option<&Peers>,
     ) -> Vec<AbsentRank> {
-        let Some(table) = self.read(memory, rank) else { return Vec::new() };
+        let Some(table) = self.read(memory, rank, 0..rank.n_ranks) else { return Vec::new() };
         let Some(&(own_host, own_pid)) = table.get(rank.rank as usize) else { return Vec::new() };
         // The process that was read must be found by its own entry, which proves the hashes.
         let Some(kind) = live.kind_of(rank.pid, own_pid) else { return Vec::new() };
         let missing = (0u32..).zip(&table).filter(|(number, _)| !known.contains(number));
         let placed = missing.map(|(number, (host, pid))| {
-            let found = live.find(kind, *pid);
+            let found = live.find(|hashes| hashes.get(kind) == Some(pid));
             let place = match found {
                 Some(_) => Place::Here,
                 None if *host != own_host => Place::Elsewhere,
@@ -145,7 +144,7 @@ impl PeerTable {
         });
         // Ranks that are gone are not crowded out.
         let mut placed: Vec<AbsentRank> = placed.take(MAX_LOOKED_AT).collect();
-        placed.sort_by_key(|absent| !absent.is_gone());
+        placed.sort_by_key(|absent| absent.place != Place::Gone && !absent.is_dead());
         placed.truncate(MAX_LISTED);
         placed.sort_by_key(|absent| absent.rank);
         placed
@@ -168,8 +167,7 @@ impl LiveProcesses {
         for pid in pids {
             let folder = Path::new("/proc").join(pid.to_string());
             let Ok(status) = read_text(folder.join("status")) else { continue };
-            let is_dead = status_field(&status, "State").is_some_and(|state| state.starts_with(['Z', 'X']));
-            if is_dead {
+            if status_field(&status, "State").is_some_and(|state| state.starts_with(['Z', 'X'])) {
                 continue;
             }
             match hashes_of(&folder, &status) {
@@ -187,13 +185,7 @@ impl LiveProcesses {
         hashes.iter().position(|known| *known == hash)
     }
 
-    /// Returns the process with this hash, made in any of the known ways.
-    pub(super) fn with_hash(&self, hash: u64) -> Option<u32> {
-        self.processes.iter().find(|(_, hashes)| hashes.contains(&hash)).map(|(pid, _)| *pid)
-    }
-
-    fn find(&self, kind: usize, hash: u64) -> Option<u32> {
-        let is_it = |hashes: &[u64; 2]| hashes.get(kind) == Some(&hash);
+    pub(super) fn find(&self, is_it: impl Fn(&[u64; 2]) -> bool) -> Option<u32> {
         self.processes.iter().find(|(_, hashes)| is_it(hashes)).map(|(pid, _)| *pid)
     }
 }
@@ -249,11 +241,12 @@ mod tests {
         let pid = child.id();
         let live = LiveProcesses::read();
         let (_, [hash, _]) = *live.processes.iter().find(|(known, _)| *known == pid).unwrap();
-        assert_eq!((live.kind_of(pid, hash), live.find(0, hash)), (Some(0), Some(pid)));
+        let find = |live: &LiveProcesses| live.find(|hashes| hashes[0] == hash);
+        assert_eq!((live.kind_of(pid, hash), find(&live)), (Some(0), Some(pid)));
         // A zombie is dead, too: it has ended and nobody has fetched its status.
         child.kill().unwrap();
         waitid(WaitId::Pid(Pid::from_child(&child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
-        assert_eq!(LiveProcesses::read().find(0, hash), None);
+        assert_eq!(find(&LiveProcesses::read()), None);
         child.wait().unwrap();
     }
 }

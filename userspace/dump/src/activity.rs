@@ -1,13 +1,11 @@
 //! Progress of a process outside NCCL, between the readings: processor time of the threads that run the
 //! program, input and output, and the places where its first thread sleeps.
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::process::thread_ids;
 use inspect::process::{Process, read_text, status_field};
 
 /// Maximum number of threads that are looked at.
@@ -86,24 +84,19 @@ impl Sample {
     pub(super) fn take(process: &Process) -> Self {
         let folder = process.proc_path();
         let first = process.pid();
-        let threads = fs::read_dir(folder.join("task")).into_iter().flatten().flatten();
-        let threads = threads.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let is_program = |tid: &u32| {
             let name = || read_text(folder.join(format!("task/{tid}/comm"))).unwrap_or_default();
             *tid == first || name().starts_with(BACKWARD)
         };
-        let cpu = threads.take(MAX_THREADS).filter(is_program).filter_map(|tid| {
+        let cpu = thread_ids(process).take(MAX_THREADS).filter(is_program).filter_map(|tid| {
             // Nanoseconds on a CPU, then on a run queue (Documentation/scheduler/sched-stats.rst).
             let text = read_text(folder.join(format!("task/{tid}/schedstat"))).ok()?;
             let mut numbers = text.split_whitespace().map(|number| number.parse::<u64>().ok());
             Some((tid, [numbers.next()??, numbers.next()??]))
         });
         let io = read_text(folder.join("io")).ok().and_then(|text| {
-            let value = |name: &str| {
-                let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-                line.trim().parse::<u64>().ok()
-            };
-            value("rchar:")?.checked_add(value("wchar:")?)
+            let value = |name| status_field(&text, name)?.parse::<u64>().ok();
+            value("rchar")?.checked_add(value("wchar")?)
         });
         // The first thread's number (fs/proc/array.c, task_context_switch_counts).
         let status = read_text(folder.join("status")).unwrap_or_default();

@@ -42,7 +42,11 @@ const COMM: [Wanted; 23] = [
 #[derive(Debug)]
 pub(super) struct CommLayout {
     pub(super) size: u64,
-    mark: Mark,
+    /// Word by which a communicator is found: `startMagic`, from 2.21 on; before, `intraComm0`, which the
+    /// first communicator of its process has point to itself.
+    pub(super) needle: Needle,
+    /// Offset of this word.
+    mark: u64,
     /// Offsets of the fields [`COMM`].
     pub(super) comm: Places<23>,
     /// `collOpCount` is where communicators that share resources count together: before 2.24.
@@ -57,7 +61,11 @@ pub(super) struct CommLayout {
     pub(super) peers: IntField,
     pub(super) shared_coll_op_count: Option<IntField>,
     pub(super) shared_p2p_op_count: Option<ArrayField>,
-    pub(super) work: Option<WorkLayout>,
+    /// Counters of each channel's work: the host's of what was put into the FIFO of work, and the GPU's of
+    /// what kernels are through with (src/enqueue.cc, waitWorkFifoAvailable): a field of the communicator, a
+    /// pointer to a `uint32_t` for each channel. Up to 2.25: later the host keeps no word that the GPU
+    /// writes.
+    pub(super) work: Option<(IntField, IntField)>,
     pub(super) names: NameTables,
 }
 
@@ -65,15 +73,16 @@ impl CommLayout {
     pub(super) fn new(layouts: &Layouts, version: Option<NcclVersion>) -> Result<Self, MissingField> {
         let start =
             comm::START_MAGIC.find_int(layouts).filter(|_| comm::END_MAGIC.find_int(layouts).is_some());
-        let mark = match (start, comm::INTRA_COMM_0.find_int(layouts)) {
-            (Some(start), _) => Mark::Magic(start.offset()),
-            (None, Some(own)) => Mark::SelfPointer(own.offset()),
+        let (needle, mark) = match (start, comm::INTRA_COMM_0.find_int(layouts)) {
+            (Some(start), _) => (Needle::Word(MAGIC), start.offset()),
+            (None, Some(own)) => (Needle::SelfPointer(own.offset()), own.offset()),
             (None, None) => return Err(comm::START_MAGIC.missing()),
         };
         let counts_always = counts_always(version, Some(layouts)) == Some(true);
         let seq_number = comm::SEQ_NUMBER.array(layouts).ok();
         Ok(Self {
             size: comm::STRUCT.size(layouts)?,
+            needle,
             mark,
             comm: places::find(COMM, layouts)?,
             shares_coll_op_count: !comm::COLL_OP_COUNT.exists(layouts),
@@ -87,7 +96,10 @@ impl CommLayout {
             peers: channel::PEERS.int(layouts)?,
             shared_coll_op_count: shared_resources::COLL_OP_COUNT.find_int(layouts),
             shared_p2p_op_count: shared_resources::P2P_OP_COUNT.array(layouts).ok(),
-            work: WorkLayout::new(layouts),
+            work: channel::WORK_PRODUCED
+                .find_int(layouts)
+                .zip(comm::WORK_CONSUMED.find_int(layouts))
+                .filter(|(produced, consumed)| consumed.size() == 8 && produced.size() == 4),
             names: NameTables::from_layouts(layouts),
         })
     }
@@ -104,46 +116,11 @@ impl CommLayout {
     }
 
     pub(super) fn has_magics(&self) -> bool {
-        matches!(self.mark, Mark::Magic(_))
-    }
-
-    pub(super) fn needle(&self) -> Needle {
-        match self.mark {
-            Mark::Magic(_) => Needle::Word(MAGIC),
-            Mark::SelfPointer(offset) => Needle::SelfPointer(offset),
-        }
+        self.needle == Needle::Word(MAGIC)
     }
 
     /// Returns the communicator that a mark at `at` may belong to.
     pub(super) fn candidate(&self, at: u64) -> Option<u64> {
-        let (Mark::Magic(offset) | Mark::SelfPointer(offset)) = self.mark;
-        at.checked_sub(offset)
+        at.checked_sub(self.mark)
     }
-}
-
-/// Counters of each channel's work: the host's of what was put into the FIFO of work, and the GPU's of what
-/// kernels are through with (src/enqueue.cc, waitWorkFifoAvailable). Up to 2.25: later the host keeps no word
-/// that the GPU writes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WorkLayout {
-    pub(super) produced: IntField,
-    /// Field of the communicator: a pointer to a `uint32_t` for each channel.
-    pub(super) consumed: IntField,
-}
-
-impl WorkLayout {
-    fn new(layouts: &Layouts) -> Option<Self> {
-        let produced = channel::WORK_PRODUCED.find_int(layouts)?;
-        let consumed = comm::WORK_CONSUMED.find_int(layouts)?;
-        (consumed.size() == 8 && produced.size() == 4).then_some(Self { produced, consumed })
-    }
-}
-
-/// Word by which a communicator is found, and its offset in the struct.
-#[derive(Clone, Copy, Debug)]
-enum Mark {
-    /// `startMagic`, from 2.21 on.
-    Magic(u64),
-    /// `intraComm0`, which the first communicator of its process has point to itself.
-    SelfPointer(u64),
 }

@@ -8,9 +8,9 @@
 use std::{collections::BTreeMap, collections::BTreeSet, ops::ControlFlow};
 
 use super::{
+    ChannelReport, CommStatus, Counters, RankReport,
     comm_layout::{CommLayout, MAGIC},
     places,
-    rank_report::{ChannelReport, CommStatus, Counters, RankReport},
 };
 use inspect::memory::{AddressSpace, Memory, ReadError, ScanLimits, ScanProgress, ScanReport, search};
 use nccl_library::{
@@ -35,19 +35,9 @@ pub(super) struct Communicator {
     intra_next: Option<u64>,
 }
 
-/// Reason why something in memory is not taken for a communicator.
-#[derive(Debug)]
-pub(super) enum Rejection {
-    Read(ReadError),
-    /// A field has a value that no communicator has.
-    Field,
-}
-
-impl From<ReadError> for Rejection {
-    fn from(error: ReadError) -> Self {
-        Self::Read(error)
-    }
-}
+/// Reason why something in memory is not taken for a communicator; `None` if a field has a value that no
+/// communicator has.
+pub(super) type Rejection = Option<ReadError>;
 
 /// Scans for communicators. With `first_only` the scan ends at the first one.
 pub(super) fn find(
@@ -65,7 +55,7 @@ pub(super) fn find(
         memory,
         limits,
         space,
-        layout.needle(),
+        layout.needle,
         |at| {
             let mut next = layout.candidate(at.0);
             while let Some(base) = next.take() {
@@ -83,7 +73,7 @@ pub(super) fn find(
                             return ControlFlow::Break(());
                         }
                     }
-                    Err(Rejection::Read(error)) if error.is_final() => {
+                    Err(Some(error)) if error.is_final() => {
                         failure = Some(error);
                         return ControlFlow::Break(());
                     }
@@ -105,18 +95,18 @@ pub(super) fn read(
     address: u64,
 ) -> Result<Communicator, Rejection> {
     if !space.is_readable(address, layout.size) {
-        return Err(Rejection::Field);
+        return Err(None);
     }
     #[rustfmt::skip]
     let [start, end, hash, rank, n_ranks, node, n_nodes, local_rank, cuda_dev, nvml_dev, n_channels, proxy_state,
         shared_res, intra_next, op_count, coll_op_count, init, async_result, abort_flag, finalize, destroy, revoked, name]
         = places::read(memory, address, layout.comm)?;
     if layout.has_magics() && (start, end) != (Some(MAGIC), Some(MAGIC)) {
-        return Err(Rejection::Field);
+        return Err(None);
     }
     let int = |value: Option<u64>, below: u32| {
         let value = value.and_then(|value| u32::try_from(value).ok());
-        value.filter(|value| *value < below).ok_or(Rejection::Field)
+        value.filter(|value| *value < below).ok_or(None)
     };
     let n_ranks = int(n_ranks, MAX_RANKS)?;
     let n_nodes = int(n_nodes, n_ranks.saturating_add(1))?;
@@ -150,7 +140,7 @@ pub(super) fn read(
     let (proxy_state, shared_res) = (proxy_state.unwrap_or_default(), shared_res.unwrap_or_default());
     for pointer in [proxy_state, shared_res] {
         if pointer != 0 && !space.is_readable(pointer, 8) {
-            return Err(Rejection::Field);
+            return Err(None);
         }
     }
     // ncclSuccess is 0; with any other state the channels need not be there yet.
@@ -171,17 +161,19 @@ fn channels(
 ) -> Result<Vec<ChannelReport>, Rejection> {
     let ArrayField { offset, elem_size: size, .. } = layout.channels;
     let bytes = memory.bytes(RuntimeAddr(comm.address + offset), u64::from(comm.n_channels) * size)?;
-    let n_ranks = i64::from(comm.n_ranks);
+    let is_rank = |rank: &i64| (0..i64::from(comm.n_ranks)).contains(rank);
     let mut channels = Vec::new();
     for (index, channel) in (0..comm.n_channels).zip(bytes.chunks_exact(usize::try_from(size).unwrap_or(1))) {
         let int = |place: IntField| place.signed(channel).unwrap_or(-1);
         let (prev, next) = (int(layout.ring_prev), int(layout.ring_next));
         let user_ranks = layout.user_ranks.unsigned(channel).unwrap_or(0);
         if comm.n_ranks > 1 {
-            let in_range = (0..n_ranks).contains(&prev) && (0..n_ranks).contains(&next);
-            if !in_range || !space.is_readable(user_ranks, 4 * u64::from(comm.n_ranks)) {
+            if !is_rank(&prev)
+                || !is_rank(&next)
+                || !space.is_readable(user_ranks, 4 * u64::from(comm.n_ranks))
+            {
                 if is_complete {
-                    return Err(Rejection::Field);
+                    return Err(None);
                 }
                 break;
             }
@@ -192,7 +184,7 @@ fn channels(
             let along: Vec<i64> =
                 along.chunks(4).map(|rank| unsigned(rank).map_or(-1, u64::cast_signed)).collect();
             if is_complete && along != [i64::from(comm.rank), next, prev] {
-                return Err(Rejection::Field);
+                return Err(None);
             }
         }
         let down = layout.tree_down.map(|ArrayField { offset, count, elem_size }| {
@@ -205,12 +197,7 @@ fn channels(
             ring_prev: small(prev),
             ring_next: small(next),
             tree_up: layout.tree_up.map_or(-1, |up| small(int(up))),
-            tree_down: down
-                .into_iter()
-                .flatten()
-                .filter(|rank| (0..n_ranks).contains(rank))
-                .map(small)
-                .collect(),
+            tree_down: down.into_iter().flatten().filter(is_rank).map(small).collect(),
         });
     }
     Ok(channels)
@@ -219,13 +206,13 @@ fn channels(
 /// Returns the channels on which a kernel was launched that is not through with its work; `None` where the
 /// host cannot know.
 fn kernel_channels(memory: Memory<'_>, layout: &CommLayout, comm: &RankReport) -> Option<Vec<u32>> {
-    let work = layout.work?;
-    let consumed = places::read_one(memory, comm.address, Some(work.consumed)).filter(|at| *at != 0)?;
+    let (produced, consumed) = layout.work?;
+    let consumed = places::read_one(memory, comm.address, Some(consumed)).filter(|at| *at != 0)?;
     let consumed = memory.bytes(RuntimeAddr(consumed), 4 * u64::from(comm.n_channels)).ok()?;
     let mut unfinished = Vec::new();
     for (channel, consumed) in (0..comm.n_channels).zip(consumed.as_chunks::<4>().0) {
         let at = layout.channel(comm.address, channel)?;
-        if places::read_one(memory, at, Some(work.produced))? != u64::from(u32::from_le_bytes(*consumed)) {
+        if places::read_one(memory, at, Some(produced))? != u64::from(u32::from_le_bytes(*consumed)) {
             unfinished.push(channel);
         }
     }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::{
+    ConnectionReport, RankReport,
     comm_layout::CommLayout,
     places::{self, Places, Wanted},
     proxy::{CONNECTION, NET},
-    rank_report::{ConnectionReport, RankReport},
 };
 use inspect::memory::{Memory, ReadError};
 use nccl_library::{

@@ -6,15 +6,14 @@
 //! this one. Where the table is not there yet, the oldest of several processes of one user and container with one
 //! rank at one address is the parent.
 
-use std::{collections::BTreeMap, fs};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::{
+    RankReport,
     absent::{LiveProcesses, hashes_of},
-    owners::Owner,
-    process::Target,
-    rank_report::RankReport,
+    process::{Target, thread_ids},
 };
 use inspect::{memory::Memory, process::read_text};
 
@@ -43,37 +42,45 @@ enum Ownership {
 /// process.
 type Copied = (u64, String, u32, Option<(u32, Option<String>)>);
 
+/// Claim of a process to a communicator. Of several to one, the least is the parent's: that of the process
+/// that is proven, else of the oldest.
+type Claim = (Ownership, Option<u64>, u32);
+
 /// Leaves out the copies among the ranks, and notes in the reports of their processes whose they are.
 pub(super) fn leave_out(targets: &mut [Target], ranks: &mut Vec<RankReport>) {
     let mut of_threads: BTreeMap<u32, bool> = BTreeMap::new();
-    let ownership: Vec<Ownership> = ranks
-        .iter()
-        .map(|rank| {
-            let Some(target) = targets.iter().find(|target| target.report.pid == rank.pid) else {
-                return Ownership::Unknown;
-            };
-            ownership(target, rank, *of_threads.entry(rank.pid).or_insert_with(|| has_nccl_threads(target)))
-        })
-        .collect();
-    let is_copy = |owned: &Ownership| matches!(owned, Ownership::Other(_));
-    let live = if ownership.iter().any(is_copy) { LiveProcesses::read() } else { LiveProcesses::default() };
-    let parents = parents(targets, ranks, &ownership);
-    let mut at = ownership.iter();
+    let mut claim = |rank: &RankReport| -> (Copied, Claim) {
+        let target = targets.iter().find(|target| target.report.pid == rank.pid);
+        let owned = target.map_or(Ownership::Unknown, |target| {
+            let has_threads = of_threads.entry(rank.pid).or_insert_with(|| has_nccl_threads(target));
+            ownership(target, rank, *has_threads)
+        });
+        let owner = target.and_then(|target| target.report.owner.as_ref());
+        let whose = owner.map(|owner| (owner.uid, owner.container.clone()));
+        let copied = (rank.address, rank.comm_hash.clone(), rank.rank, whose);
+        (copied, (owned, target.and_then(|target| target.started), rank.pid))
+    };
+    let claims: Vec<(Copied, Claim)> = ranks.iter().map(&mut claim).collect();
+    let mut parents: BTreeMap<&Copied, Claim> = BTreeMap::new();
+    for (copied, claim) in &claims {
+        let known = parents.entry(copied).or_insert(*claim);
+        *known = (*known).min(*claim);
+    }
+    let is_copy = |(_, (owned, ..)): &(Copied, Claim)| matches!(owned, Ownership::Other(_));
+    let live = if claims.iter().any(is_copy) { LiveProcesses::read() } else { LiveProcesses::default() };
+    let mut claims = claims.iter();
     ranks.retain(|rank| {
-        let owned = at.next().copied().unwrap_or(Ownership::Unknown);
+        let Some((copied, (owned, ..))) = claims.next() else { return true };
         let (owner, is_left_over) = match owned {
             Ownership::Proven => return true,
             Ownership::Other(hash) => {
-                let owner = live.with_hash(hash);
+                let owner = live.find(|hashes| hashes.contains(hash));
                 (owner, owner.is_none())
             }
-            Ownership::Unknown => {
-                let parent = parents.get(&key(targets, rank)).map_or(rank.pid, |(.., pid)| *pid);
-                if parent == rank.pid {
-                    return true;
-                }
-                (Some(parent), false)
-            }
+            Ownership::Unknown => match parents.get(copied) {
+                Some((.., parent)) if *parent != rank.pid => (Some(*parent), false),
+                _ => return true,
+            },
         };
         if let Some(target) = targets.iter_mut().find(|target| target.report.pid == rank.pid) {
             target.report.forked_from = target.report.forked_from.or(owner);
@@ -84,28 +91,6 @@ pub(super) fn leave_out(targets: &mut [Target], ranks: &mut Vec<RankReport>) {
         }
         false
     });
-}
-
-/// Returns the parents of all copies whose owner is not proven: the process that is proven, else the oldest.
-fn parents(
-    targets: &[Target],
-    ranks: &[RankReport],
-    ownership: &[Ownership],
-) -> BTreeMap<Copied, (Ownership, Option<u64>, u32)> {
-    let mut parents: BTreeMap<Copied, (Ownership, Option<u64>, u32)> = BTreeMap::new();
-    for (rank, owned) in ranks.iter().zip(ownership) {
-        let target = targets.iter().find(|target| target.report.pid == rank.pid);
-        let this = (*owned, target.and_then(|target| target.started), rank.pid);
-        let known = parents.entry(key(targets, rank)).or_insert(this);
-        *known = (*known).min(this);
-    }
-    parents
-}
-
-fn key(targets: &[Target], rank: &RankReport) -> Copied {
-    let target = targets.iter().find(|target| target.report.pid == rank.pid);
-    let whose = target.and_then(|target| target.report.owner.as_ref()).map(Owner::forks_within);
-    (rank.address, rank.comm_hash.clone(), rank.rank, whose)
 }
 
 fn ownership(target: &Target, rank: &RankReport, has_nccl_threads: bool) -> Ownership {
@@ -123,7 +108,7 @@ fn ownership(target: &Target, rank: &RankReport, has_nccl_threads: bool) -> Owne
 
 /// Tells whether a thread that NCCL started runs in the process: a fork does not copy those.
 fn has_nccl_threads(target: &Target) -> bool {
-    let tasks = fs::read_dir(target.process.proc_path().join("task")).into_iter().flatten().flatten();
-    let mut names = tasks.take(MAX_THREADS).filter_map(|task| read_text(task.path().join("comm")).ok());
-    names.any(|name| name.starts_with("NCCL"))
+    let folder = target.process.proc_path();
+    let name = |tid: u32| read_text(folder.join(format!("task/{tid}/comm"))).ok();
+    thread_ids(&target.process).take(MAX_THREADS).filter_map(name).any(|name| name.starts_with("NCCL"))
 }

@@ -3,16 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    activity::Activity,
-    copies::CopiedRank,
-    owners::Owner,
-    process_state::ProcessState,
-    python::{PythonGroup, PythonReport},
-    rank_report::RankReport,
-    unanswered::Unanswered,
+    Activity, CopiedRank, Owner, ProcessId, ProcessState, PythonGroup, PythonReport, PythonThread,
+    RankReport, Unanswered, python,
     verdict::{JobVerdict, Verdict},
 };
-use flow::session::LostReaders as Lost;
+use flow::{session::LostReaders as Lost, text::joined};
 use inspect::{gpu::GpuReport, memory::ScanReport, threads::Thread};
 use nccl_library::symbols::{LayoutSource, SymbolSource};
 
@@ -79,6 +74,9 @@ pub struct ProcessReport {
     pub job_size: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_rank_from: Option<String>,
+    /// Names of the threads that live on after the first thread has ended; null if it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_thread_ended: Option<Vec<String>>,
     /// PID of the process from which this one was forked: its communicators are copies and not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<u32>,
@@ -91,9 +89,49 @@ pub struct ProcessReport {
 }
 
 impl ProcessReport {
+    /// Returns the process of a rank, if it is among `processes`.
+    pub(super) fn of<'p>(rank: &RankReport, processes: &'p [Self]) -> Option<&'p Self> {
+        processes.iter().find(|process| process.is_of(rank))
+    }
+
     /// Tells whether a rank runs in this process.
     pub(super) fn is_of(&self, rank: &RankReport) -> bool {
-        (self.pid, &self.host) == (rank.pid, &rank.host)
+        self.id() == rank.process()
+    }
+
+    pub(super) fn id(&self) -> ProcessId<'_> {
+        (&self.host, self.pid)
+    }
+
+    /// Tells whether two processes are of one user, job and program.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        (&self.owner, &self.name) == (&other.owner, &other.name)
+    }
+
+    /// Returns the calls of NCCL's API that threads are in, with the threads.
+    pub(super) fn calls(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.threads.iter().filter_map(|thread| Some((thread.tid, thread.nccl_api.as_deref()?)))
+    }
+
+    /// Says where the main thread is in its program, or that it has ended: `its main thread is at train.py:41 in
+    /// load_batch`.
+    pub(super) fn whereabouts(&self) -> Option<String> {
+        const SHOWN: usize = 6;
+        if let Some(live) = &self.first_thread_ended {
+            let names = joined(live.iter().take(SHOWN), ", ");
+            let more = if live.len() > SHOWN { " …" } else { "" };
+            let s = if live.len() == 1 { " lives" } else { "s live" };
+            return Some(format!(
+                "its first thread has ended, and {} thread{s} on: {names}{more}",
+                live.len()
+            ));
+        }
+        Some(format!("its main thread is at {}", python::place(self.main_thread()?)?))
+    }
+
+    /// Returns the main thread of a Python program, if it is known where it is.
+    pub(super) fn main_thread(&self) -> Option<&PythonThread> {
+        self.python.as_ref()?.threads.iter().find(|thread| thread.is_main && !thread.frames.is_empty())
     }
 }
 

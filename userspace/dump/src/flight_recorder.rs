@@ -6,16 +6,10 @@
 //! Frames are those of the moment of the dump: where a process's main thread is now, and not where it was at
 //! the call.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    dump_report::{CommunicatorReport, DumpReport, ProcessReport},
-    rank_report::RankReport,
-};
-use flow::{schema::PythonFrame, text::joined};
+use super::{CommunicatorReport, DumpReport, ProcessId, ProcessReport, RankReport};
+use flow::text::joined;
 use torch::flight_recorder::{
     Dump, Entry, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup,
 };
@@ -43,12 +37,8 @@ pub fn recorder_dumps(report: &DumpReport) -> RecorderDumps {
     let mut made = RecorderDumps::default();
     let (job_ranks, mut members) = (job_ranks(report), 0);
     for (id, communicator) in (0..).zip(report.communicators.iter().filter(|one| one.n_ranks > 1)) {
-        let key = |rank: &RankReport| (rank.host.clone(), rank.pid, rank.cuda_dev);
-        let known = communicator
-            .ranks
-            .iter()
-            .filter_map(|rank| Some((rank.rank, *job_ranks.get(&key(rank))?)))
-            .collect();
+        let known = |rank: &RankReport| Some((rank.rank, *job_ranks.get(&gpu_of(rank))?));
+        let known = communicator.ranks.iter().filter_map(known).collect();
         let ranks = match GlobalRanks::of(communicator.n_ranks, &known) {
             Ok(ranks) => ranks,
             Err(why) => {
@@ -82,26 +72,27 @@ pub fn recorder_dumps(report: &DumpReport) -> RecorderDumps {
     made
 }
 
-/// Returns the job's ranks by host, process and GPU: the rank that the process was given, or else the one in
-/// the largest communicator.
-fn job_ranks(report: &DumpReport) -> BTreeMap<(String, u32, u32), u32> {
-    let mut largest: BTreeMap<(String, u32, u32), (u32, u32)> = BTreeMap::new();
+/// A GPU of a process, by the process's own count.
+type Gpu<'a> = (ProcessId<'a>, u32);
+
+fn gpu_of(rank: &RankReport) -> Gpu<'_> {
+    (rank.process(), rank.cuda_dev)
+}
+
+/// Returns the job's ranks by process and GPU: the rank that the process was given, or else the one in the
+/// largest communicator.
+fn job_ranks(report: &DumpReport) -> BTreeMap<Gpu<'_>, u32> {
+    let mut largest: BTreeMap<Gpu<'_>, &RankReport> = BTreeMap::new();
     for rank in report.communicators.iter().flat_map(|communicator| &communicator.ranks) {
-        let known = largest.entry((rank.host.clone(), rank.pid, rank.cuda_dev)).or_default();
-        if rank.n_ranks > known.0 {
-            *known = (rank.n_ranks, rank.rank);
+        let known = largest.entry(gpu_of(rank)).or_insert(rank);
+        if rank.n_ranks > known.n_ranks {
+            *known = rank;
         }
     }
-    let gpus =
-        |host: &str, pid: u32| largest.keys().filter(|key| (key.0.as_str(), key.1) == (host, pid)).count();
-    let told = |host: &str, pid: u32| {
-        let process = report.processes.iter().find(|process| process.pid == pid && process.host == host)?;
-        process.job_rank.filter(|_| gpus(host, pid) == 1)
-    };
-    let rank = |((host, pid, gpu), (_, rank)): (&(String, u32, u32), &(u32, u32))| {
-        ((host.clone(), *pid, *gpu), told(host, *pid).unwrap_or(*rank))
-    };
-    largest.iter().map(rank).collect()
+    let has_one_gpu =
+        |rank: &RankReport| largest.keys().filter(|(process, _)| *process == rank.process()).count() == 1;
+    let told = |rank| ProcessReport::of(rank, &report.processes)?.job_rank.filter(|_| has_one_gpu(rank));
+    largest.iter().map(|(gpu, rank)| (*gpu, told(*rank).unwrap_or(rank.rank))).collect()
 }
 
 /// Adds what is known of a communicator's ranks.
@@ -116,7 +107,7 @@ fn add(
     let (mut unknown, places) = (BTreeSet::new(), Places::of(group));
     for rank in &communicator.ranks {
         let Some(job_rank) = job_ranks.get(&rank.rank) else { continue };
-        let process = report.processes.iter().find(|process| process.is_of(rank));
+        let process = ProcessReport::of(rank, &report.processes);
         let collectives = common.collectives(rank, process);
         let enqueued = collectives.last().map_or(common.number, |(number, _)| *number);
         let mut functions = Vec::new();
@@ -154,7 +145,7 @@ fn add(
                 p2p_seq_id: p2p,
                 op_id: number + p2p,
                 time_created_ns: i64::try_from(unix_time_ns).unwrap_or(i64::MAX),
-                frames: process.and_then(frames),
+                frames: process.and_then(|process| Some(process.main_thread()?.frames.clone().into())),
                 thread_id: process.map(|process| process.pid.into()),
                 ..called.entry(group, &places)
             });
@@ -229,11 +220,8 @@ impl Common {
         all.extend((first..=last).map(|number| (number, function)));
         // A collective that waits for others to connect was called and not launched: the thread that called
         // it is in it.
-        if rank
-            .pending
-            .as_ref()
-            .is_some_and(|pending| pending.collectives == 1 && pending.in_group != Some(false))
-        {
+        let mut pending = rank.pending.iter();
+        if pending.any(|pending| pending.collectives == 1 && pending.in_group != Some(false)) {
             all.push((last.saturating_add(1), process.and_then(called)));
         }
         all
@@ -249,19 +237,15 @@ fn in_flight(rank: &RankReport) -> Option<Function> {
 
 /// Returns the collective of the API that the process's threads are in, if it is one.
 fn called(process: &ProcessReport) -> Option<Function> {
-    let calls = process.threads.iter().filter_map(|thread| thread.nccl_api.as_deref());
-    let mut called = calls.filter_map(|call| Function::of(call.strip_prefix("nccl")?));
+    let mut called = process.calls().filter_map(|(_, call)| Function::of(call.strip_prefix("nccl")?));
     let first = called.next()?;
     called.next().is_none().then_some(first).filter(|function| function.is_counted())
 }
 
-/// Returns the frames of the main thread of a process.
-fn frames(process: &ProcessReport) -> Option<Arc<[PythonFrame]>> {
-    Some(process.python.as_ref()?.main_thread()?.frames.clone().into())
-}
-
 #[cfg(test)]
 mod tests {
+    use flow::schema::PythonFrame;
+
     use super::*;
     use crate::{Counters, PythonReport, PythonThread};
 

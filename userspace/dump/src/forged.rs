@@ -1,13 +1,12 @@
 //! A dump of memory that somebody has made up, for fuzzing.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use nccl_library::{layouts::Layouts, nccl::NcclVersion};
 
 use super::{
-    DumpReport, SCHEMA, communicator, communicators, motion,
-    process::{Found, Layout, Target},
-    verdict,
+    DumpReport, ProcessReport, communicator, motion,
+    process::{Layout, Target},
 };
 use inspect::{
     host::host_name,
@@ -28,34 +27,14 @@ pub fn dump_of_forged_memory(
     let layout = Arc::new(Layout::of(layouts, Some(version))?);
     let space = AddressSpace::of(mappings);
     let memory = Memory::new(&process);
-    let (found, _) =
+    let (found, scan) =
         communicator::find(memory, &layout.comm, &space, ScanLimits::default(), false, &mut |_| ())?;
-    let found = found.into_iter().map(|comm| Found::new(comm, &layout, Some(version.to_string()), None));
-    let target = Target::made(process, found.collect());
+    let mut target = Target::new(process, ProcessReport::default());
+    target.add(found, scan, &layout);
     let readings = (0..2).map(|_| {
         let ranks = target.read_in(&space)?;
         Ok(motion::Reading { at: std::time::Instant::now(), ranks })
     });
     let ranks = motion::over(readings.collect::<Result<Vec<_>, ReadError>>()?);
-    let communicators = communicators(ranks, &[]);
-    Ok(DumpReport {
-        schema: SCHEMA,
-        hosts: vec![host_name()],
-        job: verdict::over_all(&communicators, &[]),
-        communicators,
-        ..DumpReport::default()
-    })
-}
-
-impl Target {
-    fn made(process: Process, found: Vec<Found>) -> Self {
-        Self {
-            process,
-            report: super::ProcessReport::default(),
-            found,
-            inodes: BTreeSet::new(),
-            started: None,
-            samples: Vec::new(),
-        }
-    }
+    Ok(DumpReport { hosts: vec![host_name()], ..DumpReport::judged(ranks, Vec::new()) })
 }

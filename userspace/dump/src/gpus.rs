@@ -1,8 +1,12 @@
-//! The GPUs of this host over the readings of a dump.
+//! The GPUs of a dump: those of this host over the readings, and as text.
+
+use std::fmt::Write as _;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use inspect::gpu::{self, GpuReport, GpuSurvey, kernel_xids};
+use super::DumpReport;
+use flow::text::write_paragraph;
+use inspect::gpu::{self, GpuReport, GpuSurvey, Traffic, kernel_xids};
 
 /// Returns the reports of the GPUs, and remarks on what is not known of them. A host without an NVIDIA driver
 /// has neither.
@@ -23,4 +27,59 @@ pub(super) fn of_host(host: &str, survey: GpuSurvey) -> (Vec<GpuReport>, Vec<Str
     #[expect(clippy::cast_precision_loss, reason = "seconds since the start")]
     let uptime = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9;
     (gpu::over(host, &readings, &xids, uptime), remarks)
+}
+
+/// Writes the GPUs that a rank uses, and those with errors.
+pub(super) fn write(out: &mut String, report: &DumpReport) -> std::fmt::Result {
+    let ranks = || report.communicators.iter().flat_map(|communicator| &communicator.ranks);
+    let is_used = |gpu: &GpuReport| {
+        ranks().any(|rank| (&rank.host, rank.bus_id.as_ref()) == (&gpu.host, gpu.bus_id.as_ref()))
+    };
+    for gpu in report.gpus.iter().filter(|gpu| is_used(gpu) || !gpu.xids.is_empty()) {
+        write_paragraph(out, &line(gpu), 0)?;
+        if let Some(xid) = gpu.xids.last() {
+            let ago = xid.seconds_ago.round();
+            write_paragraph(out, &format!("Xid {} {ago} s ago: {}", xid.xid, xid.text), 2)?;
+        }
+    }
+    // Most hosts that have no driver have no GPU either: nothing is missing there.
+    for remark in report.gpu_remarks.iter().filter(|_| !report.communicators.is_empty()) {
+        write_paragraph(out, remark, 0)?;
+    }
+    Ok(())
+}
+
+/// Describes a GPU:
+/// `GPU 0 (0000:3b:00.0) on host: 99 % busy, 0 % memory, NVLink still, 120 of 700 W, 41 of 87 °C`
+fn line(gpu: &GpuReport) -> String {
+    let bus_id = gpu.bus_id.as_deref().unwrap_or("no PCI address");
+    let used = match (gpu.used.sm_percent, gpu.used.memory_percent) {
+        (Some(sm), Some(memory)) => format!(" {sm} % busy, {memory} % memory"),
+        (Some(sm), None) => format!(" {sm} % busy"),
+        (None, _) if !gpu.instances.is_empty() => {
+            format!(" divided into {} instances (MIG), how busy is not known", gpu.instances.len())
+        }
+        (None, _) => " how busy is not known".to_owned(),
+    };
+    let mut line = format!("GPU {} ({bus_id}) on {}:{used}", gpu.index, gpu.host);
+    match gpu.nvlink {
+        None => {}
+        Some(Traffic { sent: 0, received: 0 }) => line.push_str(", NVLink still"),
+        Some(Traffic { sent, received }) => {
+            _ = write!(line, ", NVLink {} MiB out, {} MiB in", sent >> 20, received >> 20);
+        }
+    }
+    if let (Some(power), Some(limit)) = (gpu.power_watts, gpu.power_limit_watts) {
+        _ = write!(line, ", {power:.0} of {limit:.0} W");
+    }
+    if let (Some(now), Some(limit)) = (gpu.temperature, gpu.temperature_limit) {
+        _ = write!(line, ", {now} of {limit} °C");
+    }
+    if !gpu.throttled_by.is_empty() {
+        _ = write!(line, ", slowed by {}", gpu.throttled_by.join(", "));
+    }
+    if let Some(errors) = gpu.ecc_uncorrected.filter(|errors| *errors > 0) {
+        _ = write!(line, ", {errors} uncorrected memory errors");
+    }
+    line
 }

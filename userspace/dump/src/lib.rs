@@ -15,11 +15,9 @@ mod copies;
 mod dump_report;
 mod flight_recorder;
 mod forged;
-mod gpu_text;
 mod gpus;
 pub mod history;
 mod motion;
-mod noted;
 mod own_list;
 mod owners;
 mod pending;
@@ -52,19 +50,22 @@ pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessRepo
 pub use flight_recorder::{RecorderDumps, recorder_dumps};
 #[doc(hidden)]
 pub use forged::dump_of_forged_memory;
+use owners::Owner;
 pub use pending::Pending;
 pub use process_state::ProcessState;
 pub use python::{PythonGroup, PythonReport, PythonThread};
 pub use rank_gpu::RankGpu;
+use rank_gpu::Work;
+use rank_report::ProcessId;
 pub use rank_report::{
     ChannelReport, CommStatus, ConnectionReport, Counters, Motion, OpReport, ProxyListState, ProxyReport,
     RankReport,
 };
 pub use set_up::{SetUp, Stage};
 pub use text::render;
-pub(crate) use torch_notes::comm_ranks;
+use torch_notes::comm_ranks;
 pub use unanswered::Unanswered;
-pub use verdict::{JobVerdict, Kind, State, Verdict, judge};
+pub use verdict::{JobVerdict, Kind, State, Verdict};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
@@ -132,18 +133,15 @@ pub fn dump(
     // Last, so that it does not delay a reading.
     let runtimes = python::Runtimes::default();
     look_at_threads(&mut targets, options, &runtimes);
-    let lacking = targets.iter_mut().filter(|target| target.may_lack_one());
-    let mut more = 0;
-    for target in lacking {
-        let before = target.found.len();
-        target.search_all(options, progress);
-        more += target.found.len() - before;
+    let mut has_more = false;
+    for target in targets.iter_mut().filter(|target| target.may_lack_one()) {
+        has_more |= target.search_all(options, progress);
     }
-    if more > 0 {
+    if has_more {
         readings = take_readings(&mut targets, options, &mut gpus);
     }
     for target in &mut targets {
-        target.sum_up_activity();
+        target.report.activity = activity::over(&target.samples);
     }
     let mut ranks = motion::over(readings);
     copies::leave_out(&mut targets, &mut ranks);
@@ -172,18 +170,14 @@ pub fn dump(
     for rank in &mut ranks {
         rank.gpu = RankGpu::of(rank, &places, &processes, &gpus);
     }
-    let communicators = communicators(ranks, &processes);
     Ok(DumpReport {
         torch_notes,
         lost_readers: resolver::lost(),
-        schema: SCHEMA,
         hosts: vec![host_name()],
         unix_time: now_ns(ClockId::Realtime) / 1_000_000_000,
-        job: verdict::over_all(&communicators, &processes),
-        communicators,
-        processes,
         gpus,
         gpu_remarks,
+        ..DumpReport::judged(ranks, processes)
     })
 }
 
@@ -250,10 +244,10 @@ fn find_absent(targets: &[process::Target], ranks: &mut [RankReport]) {
     }
 }
 
-/// Finds the communicators of processes whose NCCL libraries are known, and reads them once, for
-/// `ncclflow ps`. Processes stand in the order in which they came.
+/// Finds the communicators of processes by their NCCL libraries, those given or those that a process is found
+/// to have, and reads them once. Processes stand in the order in which they came.
 pub fn survey(
-    targets: Vec<(Process, Vec<MappedLibrary>)>,
+    targets: impl Iterator<Item = (Process, Option<Vec<MappedLibrary>>)>,
     limits: ScanLimits,
     debug_files: &DebugFiles,
     progress: &mut dyn FnMut(&Progress<'_>),
@@ -265,7 +259,6 @@ pub fn survey(
         debug_files: debug_files.clone(),
         stacks: false,
     };
-    let targets = targets.into_iter().map(|(process, files)| (process, Some(files)));
     let mut targets = process::find(targets, &options, progress);
     let mut ranks = targets.iter_mut().flat_map(process::Target::read).collect();
     copies::leave_out(&mut targets, &mut ranks);
@@ -297,18 +290,17 @@ pub fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
             Err(error) => refused.push((pid, error)),
         }
     }
-    match refused.pop() {
-        Some((_, error)) if processes.is_empty() => Err(error.into()),
-        last => {
-            refused.extend(last);
-            Ok((processes, refused))
-        }
+    if processes.is_empty()
+        && let Some((_, error)) = refused.pop()
+    {
+        return Err(error.into());
     }
+    Ok((processes, refused))
 }
 
 /// Merges the dumps of several hosts into one, judged again over all their ranks.
 pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
-    let mut all = DumpReport { schema: SCHEMA, ..DumpReport::default() };
+    let mut all = DumpReport::default();
     let mut ranks = Vec::new();
     for report in reports {
         for host in report.hosts {
@@ -324,9 +316,9 @@ pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
         all.lost_readers += &report.lost_readers;
         ranks.extend(report.communicators.into_iter().flat_map(|communicator| communicator.ranks));
     }
-    all.communicators = communicators(ranks, &all.processes);
-    all.job = verdict::over_all(&all.communicators, &all.processes);
-    all
+    let DumpReport { schema, job, processes, communicators, .. } =
+        DumpReport::judged(ranks, std::mem::take(&mut all.processes));
+    DumpReport { schema, job, processes, communicators, ..all }
 }
 
 fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<CommunicatorReport> {
@@ -336,25 +328,23 @@ fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Com
     for rank in ranks {
         by_hash.entry((rank.comm_hash.clone(), rank.n_ranks)).or_default().push(rank);
     }
-    let claims = by_hash.into_iter().flat_map(|(of, ranks)| {
-        owners::tell_apart(ranks, processes).into_iter().map(move |claim| (of.clone(), claim))
-    });
-    let mut others = Vec::new();
-    let mut all: Vec<CommunicatorReport> = claims
-        .map(|((comm_hash, n_ranks), claim)| {
-            let mut ranks = claim.ranks;
-            others.push(claim.others);
+    let (mut all, mut others) = (Vec::new(), Vec::new());
+    for ((comm_hash, n_ranks), ranks) in by_hash {
+        for (mut ranks, of_others) in owners::tell_apart(ranks, processes) {
             ranks.sort_by_key(|rank| rank.rank);
-            CommunicatorReport {
-                comm_hash,
+            let main = |rank| ProcessReport::of(rank, processes)?.main_thread();
+            let stacks = ranks.iter().filter_map(|rank| Some((rank.rank, main(rank)?)));
+            all.push(CommunicatorReport {
+                comm_hash: comm_hash.clone(),
                 name: ranks.iter().find_map(|rank| rank.comm_name.clone()),
                 n_ranks,
-                python_stacks: python_stacks(&ranks, processes),
+                python_stacks: python::groups(stacks),
                 ranks,
                 verdict: Verdict::default(),
-            }
-        })
-        .collect();
+            });
+            others.push(of_others);
+        }
+    }
     verdict::judge_all(&mut all, processes);
     for (communicator, others) in all.iter_mut().zip(others) {
         communicator.verdict.evidence.extend(others);
@@ -362,15 +352,14 @@ fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Com
     all
 }
 
-fn python_stacks(ranks: &[RankReport], processes: &[ProcessReport]) -> Vec<PythonGroup> {
-    let main = |rank: &RankReport| {
-        let process = processes.iter().find(|process| process.is_of(rank))?;
-        process.python.as_ref()?.main_thread()
-    };
-    python::groups(ranks.iter().filter_map(|rank| Some((rank.rank, main(rank)?))))
-}
-
 impl DumpReport {
+    /// Makes the report of ranks and their processes, with the verdicts.
+    fn judged(ranks: Vec<RankReport>, processes: Vec<ProcessReport>) -> Self {
+        let communicators = communicators(ranks, &processes);
+        let job = verdict::over_all(&communicators, &processes);
+        Self { schema: SCHEMA, job, processes, communicators, ..Self::default() }
+    }
+
     /// Returns the state of the job; `Unknown` if nothing tells it.
     pub fn state(&self) -> State {
         self.job.as_ref().map_or_else(State::default, |job| job.state)

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::rank_report::{Motion, OpReport, ProxyListState, RankReport};
+use super::{Motion, OpReport, ProxyListState, RankReport};
 
 #[derive(Debug)]
 pub(super) struct Reading {
@@ -25,26 +25,21 @@ pub(super) fn over(mut readings: Vec<Reading>) -> Vec<RankReport> {
     let Some(last) = readings.pop() else { return Vec::new() };
     let mut ranks = last.ranks;
     for rank in &mut ranks {
+        let before: Vec<(Instant, &RankReport)> =
+            readings.iter().rev().map_while(|reading| Some((reading.at, find(reading, rank)?))).collect();
         let mut motion = Motion { readings: 1, ..Motion::default() };
-        let mut later = rank.clone();
-        // Time of the first reading from which on each op has stood where it stands.
-        let mut since = vec![last.at; rank.proxy.ops.len()];
-        let mut holds = vec![true; rank.proxy.ops.len()];
-        for reading in readings.iter().rev() {
-            let Some(before) = find(reading, rank) else { break };
+        let mut later: &RankReport = rank;
+        for (at, before) in &before {
             motion.readings += 1;
-            motion.seconds = last.at.duration_since(reading.at).as_secs_f64();
-            motion.steps_moved |= steps_differ(before, &later);
+            motion.seconds = last.at.duration_since(*at).as_secs_f64();
+            motion.steps_moved |= steps_differ(before, later);
             motion.counters_moved |= before.counters != later.counters || before.set_up != later.set_up;
-            for ((op, since), holds) in rank.proxy.ops.iter().zip(&mut since).zip(&mut holds) {
-                *holds &= before.proxy.ops.contains(op);
-                if *holds {
-                    *since = reading.at;
-                }
-            }
-            later = before.clone();
+            later = before;
         }
-        for (op, since) in rank.proxy.ops.iter_mut().zip(since) {
+        for op in &mut rank.proxy.ops {
+            // The first reading from which on the op has stood where it stands.
+            let same = before.iter().take_while(|(_, before)| before.proxy.ops.contains(op));
+            let since = same.last().map_or(last.at, |(at, _)| *at);
             op.still_seconds = last.at.duration_since(since).as_secs_f64();
         }
         rank.motion = motion;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use super::{dump_report::ProcessReport, rank_report::RankReport};
+use super::{ProcessId, ProcessReport, RankReport};
 use flow::{identity::JobVariable, text::joined};
 
 /// Owner of a process.
@@ -40,11 +40,6 @@ impl Owner {
         }
     }
 
-    /// Returns user and container, which a process shares with those that it forks.
-    pub(super) fn forks_within(&self) -> (u32, Option<String>) {
-        (self.uid, self.container.clone())
-    }
-
     /// Names the owner: `user ann, job 17`.
     fn named(&self) -> String {
         let job = self.job.as_ref().map_or_else(String::new, |job| format!(", job {job}"));
@@ -52,27 +47,22 @@ impl Owner {
     }
 }
 
-/// Ranks of one owner that claim to be of one communicator.
-pub(super) struct Claim {
-    pub(super) ranks: Vec<RankReport>,
-    /// Sentences on other owners that claim the same communicator.
-    pub(super) others: Vec<String>,
-}
-
 /// User and job.
 type Whose<'a> = (u32, Option<&'a str>);
 
-/// Tells ranks of one hash and size apart by their owners.
+/// Tells ranks of one hash and size apart by their owners, and adds sentences on the other owners that claim
+/// the same communicator.
 ///
 /// Ranks of different owners stay together only where nothing speaks against it, on different hosts and with
 /// different numbers: with user namespaces, the users of one job can have other numbers on each host.
-pub(super) fn tell_apart(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Claim> {
+pub(super) fn tell_apart(
+    ranks: Vec<RankReport>,
+    processes: &[ProcessReport],
+) -> Vec<(Vec<RankReport>, Vec<String>)> {
     // If a process is given twice, the first counts.
-    let mut known: HashMap<(&str, u32), &ProcessReport> = HashMap::new();
-    for process in processes {
-        known.entry((&process.host, process.pid)).or_insert(process);
-    }
-    let owner_of = |rank: &RankReport| known.get(&(rank.host.as_str(), rank.pid))?.owner.as_ref();
+    let known: HashMap<ProcessId<'_>, &ProcessReport> =
+        processes.iter().rev().map(|process| (process.id(), process)).collect();
+    let owner_of = |rank: &RankReport| known.get(&rank.process())?.owner.as_ref();
     // The user is known even of a process whose environment cannot be read.
     let mut jobs: BTreeMap<u32, BTreeSet<&str>> = BTreeMap::new();
     for owner in ranks.iter().filter_map(owner_of) {
@@ -84,19 +74,15 @@ pub(super) fn tell_apart(ranks: Vec<RankReport>, processes: &[ProcessReport]) ->
         let only = of_user.first().copied().filter(|_| of_user.len() == 1);
         Some((owner.uid, owner.job.as_deref().or(only)))
     };
-    let mut by_owner: BTreeMap<Option<Whose<'_>>, Vec<RankReport>> = BTreeMap::new();
-    let mut names: BTreeMap<Option<Whose<'_>>, String> = BTreeMap::new();
+    let mut by_owner: BTreeMap<Option<Whose<'_>>, (String, Vec<RankReport>)> = BTreeMap::new();
     for rank in ranks {
-        let key = whose(&rank);
         let name = owner_of(&rank).map_or_else(|| "an unknown user".to_owned(), Owner::named);
-        names.entry(key).or_insert(name);
-        by_owner.entry(key).or_default().push(rank);
+        by_owner.entry(whose(&rank)).or_insert_with(|| (name, Vec::new())).1.push(rank);
     }
     let mut owners: Vec<_> = by_owner.into_iter().collect();
-    owners.sort_by_key(|(_, ranks)| std::cmp::Reverse(ranks.len()));
+    owners.sort_by_key(|(_, (_, ranks))| std::cmp::Reverse(ranks.len()));
     let mut groups: Vec<(Vec<String>, Vec<RankReport>)> = Vec::new();
-    for (key, ranks) in owners {
-        let name = names.remove(&key).unwrap_or_default();
+    for (key, (name, ranks)) in owners {
         // Ranks whose owner an older dump does not tell conflict with none.
         let fits = |known: &[RankReport]| {
             let conflicts = |rank: &RankReport| {
@@ -129,7 +115,7 @@ pub(super) fn tell_apart(ranks: Vec<RankReport>, processes: &[ProcessReport]) ->
         .collect();
     let all = groups.into_iter().enumerate().map(|(at, (_, ranks))| {
         let others = said.iter().enumerate().filter(|(other, _)| *other != at);
-        Claim { ranks, others: others.map(|(_, text)| text.clone()).collect() }
+        (ranks, others.map(|(_, text)| text.clone()).collect())
     });
     all.collect()
 }
@@ -149,7 +135,7 @@ mod tests {
 
     fn numbers(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Vec<u32>> {
         let claims = tell_apart(ranks, processes);
-        claims.iter().map(|claim| claim.ranks.iter().map(|rank| rank.pid).collect()).collect()
+        claims.iter().map(|(ranks, _)| ranks.iter().map(|rank| rank.pid).collect()).collect()
     }
 
     #[test]
@@ -160,7 +146,7 @@ mod tests {
         assert_eq!(numbers(of(1), &processes), [vec![1, 2], vec![3]]);
         assert_eq!(numbers(of(2), &processes), [vec![1, 2], vec![3]], "a rank that nobody else has");
         let claims = tell_apart(of(2), &processes);
-        assert!(claims[0].others[0].starts_with("processes of user 666 claim to be ranks 2 of"));
+        assert!(claims[0].1[0].starts_with("processes of user 666 claim to be ranks 2 of"));
         assert_eq!(numbers(vec![rank(0, "a", 1), rank(1, "a", 2)], &processes), [vec![1, 2]]);
     }
 

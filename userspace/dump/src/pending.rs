@@ -131,7 +131,7 @@ impl PendingLayout {
             0 => Some(Default::default()),
             count => peers.and_then(|peers| self.queues(memory, peers, n_ranks, count)),
         };
-        (pending.sends, pending.receives) = queues.map_or((None, None), |(s, r)| (Some(s), Some(r)));
+        (pending.sends, pending.receives) = queues.unzip();
         Some(pending)
     }
 
@@ -145,17 +145,14 @@ impl PendingLayout {
     ) -> Option<(BTreeMap<u32, u64>, BTreeMap<u32, u64>)> {
         let PeerLayout { queue, size } = self.peer?;
         let n_ranks = n_ranks.min(MAX_PEERS);
-        let bytes = memory.bytes(RuntimeAddr(peers), u64::from(n_ranks) * size).ok()?;
-        let word = |at: u64| {
-            let at = usize::try_from(at).ok()?;
-            bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
-        };
+        let words = memory.words(RuntimeAddr(peers), u64::from(n_ranks) * size / 8).ok()?;
         let mut found = [BTreeMap::new(), BTreeMap::new()];
         let (mut total, mut is_cut) = (0, false);
         for peer in 0..n_ranks {
             for (direction, queues) in (0u64..).zip(&mut found) {
-                let head = word(u64::from(peer) * size + PeerLayout::QUEUES + direction * queue)?;
-                let count = chain(memory, head, self.task_next, MAX_TASKS);
+                let at = u64::from(peer) * size + PeerLayout::QUEUES + direction * queue;
+                let head = words.get(usize::try_from(at / 8).ok()?)?;
+                let count = chain(memory, *head, self.task_next, MAX_TASKS);
                 if count > 0 {
                     queues.insert(peer, count);
                     is_cut |= count == MAX_TASKS;

@@ -4,7 +4,7 @@ use inspect::{
     gpu::bus_id,
     host::host_name,
     memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanReport},
-    process::{LibraryId, MappedLibrary, Process, Users, age_seconds},
+    process::{LibraryId, MappedLibrary, Process, Users, age_seconds, printable, read_text, status_field},
     resolver::{self, What},
     threads::{self, Names, Sampler},
 };
@@ -17,21 +17,18 @@ use torch_history::told_rank;
 use anyhow::{Context as _, Result, bail};
 
 use super::{
-    DumpOptions, Progress,
-    absent::{AbsentRank, LiveProcesses, PeerTable},
+    AbsentRank, DumpOptions, LibraryReport, OpReport, Owner, ProcessReport, ProcessState, Progress,
+    ProxyListState, ProxyReport, RankReport,
+    absent::{LiveProcesses, PeerTable},
     activity::Sample,
     comm_layout::CommLayout,
     communicator::{self, Communicator},
     connections::{ConnectionLayout, Peers},
-    dump_report::{LibraryReport, ProcessReport},
     own_list::OwnList,
-    owners::Owner,
     pending::PendingLayout,
     places,
-    process_state::ProcessState,
     proxy::{self, ProxyLayout, ProxyList, ProxyOp},
-    python::{self, Runtimes, Wanted},
-    rank_report::{OpReport, ProxyListState, ProxyReport, RankReport},
+    python::{self, Runtimes},
     ras_peers::RasPeers,
     set_up::SetUpLayout,
 };
@@ -45,6 +42,10 @@ use nccl_library::{
 
 #[derive(Debug)]
 pub(super) struct Layout {
+    /// Version of the library, as far as it is known.
+    version: Option<String>,
+    /// The NCCL library; `None` for memory that somebody has made up.
+    library: Option<LibraryId>,
     pub(super) comm: CommLayout,
     connections: ConnectionLayout,
     proxy: ProxyLayout,
@@ -91,7 +92,12 @@ impl Libraries {
             bail!("its struct layouts are not known: {why}");
         }
         let layout = Layout::of(&resolution.layouts, resolution.nccl_version)?;
-        Ok(Layout { own_list: OwnList::of(&resolution), ras_peers: RasPeers::of(&resolution), ..layout })
+        Ok(Layout {
+            library: Some(file.id),
+            own_list: OwnList::of(&resolution),
+            ras_peers: RasPeers::of(&resolution),
+            ..layout
+        })
     }
 }
 
@@ -99,6 +105,8 @@ impl Layout {
     /// Makes a layout without the list of communicators that the library itself keeps.
     pub(super) fn of(layouts: &Layouts, version: Option<NcclVersion>) -> Result<Self> {
         Ok(Self {
+            version: version.map(|version| version.to_string()),
+            library: None,
             comm: CommLayout::new(layouts, version)?,
             connections: ConnectionLayout::new(layouts)?,
             proxy: ProxyLayout::new(layouts)?,
@@ -118,7 +126,7 @@ pub(super) struct Target {
     pub(super) report: ProcessReport,
     pub(super) found: Vec<Found>,
     /// Inodes of the NCCL libraries.
-    pub(super) inodes: BTreeSet<u64>,
+    inodes: BTreeSet<u64>,
     /// Start of the process, in ticks since the system was started.
     pub(super) started: Option<u64>,
     /// Samples, one for each reading.
@@ -129,22 +137,7 @@ pub(super) struct Target {
 pub(super) struct Found {
     pub(super) layout: Arc<Layout>,
     pub(super) address: u64,
-    pub(super) comm_hash: String,
-    pub(super) version: Option<String>,
-    /// NCCL library of the communicator; `None` for memory that somebody has made up.
-    pub(super) library: Option<LibraryId>,
-}
-
-impl Found {
-    pub(super) fn new(
-        comm: Communicator,
-        layout: &Arc<Layout>,
-        version: Option<String>,
-        library: Option<LibraryId>,
-    ) -> Self {
-        let RankReport { address, comm_hash, .. } = comm.report;
-        Self { layout: Arc::clone(layout), address, comm_hash, version, library }
-    }
+    comm_hash: String,
 }
 
 /// Finds the communicators of processes, by their NCCL libraries: those given, or those that a process is
@@ -162,6 +155,18 @@ pub(super) fn find(
 }
 
 impl Target {
+    /// Makes a process of which nothing was found yet.
+    pub(super) fn new(process: Process, report: ProcessReport) -> Self {
+        Self {
+            process,
+            report,
+            found: Vec::new(),
+            inodes: BTreeSet::new(),
+            started: None,
+            samples: Vec::new(),
+        }
+    }
+
     fn find(
         process: Process,
         files: Option<Vec<MappedLibrary>>,
@@ -175,17 +180,11 @@ impl Target {
             name: process.name().to_owned(),
             state: ProcessState::read(&process),
             owner: Some(Owner::read(&process, &libraries.users)),
+            first_thread_ended: process.has_lost_its_first_thread().then(|| live_threads(&process)),
             ..ProcessReport::default()
         };
-        let started = process.started();
-        let mut target = Self {
-            process,
-            report,
-            found: Vec::new(),
-            inodes: BTreeSet::new(),
-            started,
-            samples: Vec::new(),
-        };
+        let mut target = Self::new(process, report);
+        target.started = target.process.started();
         if target.report.state == ProcessState::Exited {
             let pid = target.report.pid;
             target.report.error =
@@ -193,7 +192,6 @@ impl Target {
         } else if let Err(error) = target.search(files, libraries, options, progress) {
             target.report.error = Some(format!("{error:#}"));
         }
-        target.report.communicators = target.found.len();
         target
     }
 
@@ -201,34 +199,37 @@ impl Target {
     /// after [`Self::look_at_threads`].
     pub(super) fn may_lack_one(&self) -> bool {
         let is_listed = self.report.scan.as_ref().is_some_and(|scan| scan.ended_by == Some(ScanEnd::Listed));
-        is_listed && self.calls().any(makes_communicators)
+        is_listed && self.report.calls().any(|(_, call)| makes_communicators(call))
     }
 
-    /// Returns the calls of NCCL's API that threads are in.
-    fn calls(&self) -> impl Iterator<Item = &str> {
-        self.report.threads.iter().filter_map(|thread| thread.nccl_api.as_deref())
-    }
-
-    /// Searches the memory for communicators that the list of the library lacks.
-    pub(super) fn search_all(&mut self, options: &DumpOptions, progress: &mut dyn FnMut(&Progress<'_>)) {
-        let Ok(space) = AddressSpace::read(&self.process) else { return };
+    /// Searches the memory for communicators that the list of the library lacks, and tells whether there are
+    /// any.
+    pub(super) fn search_all(
+        &mut self,
+        options: &DumpOptions,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> bool {
+        let Ok(space) = AddressSpace::read(&self.process) else { return false };
+        let before = self.found.len();
         let mut seen = BTreeSet::new();
-        let libraries: Vec<(Arc<Layout>, Option<LibraryId>, Option<String>)> = self
-            .found
-            .iter()
-            .filter(|found| seen.insert(Arc::as_ptr(&found.layout).addr()))
-            .map(|found| (Arc::clone(&found.layout), found.library, found.version.clone()))
-            .collect();
-        for (layout, library, version) in libraries {
+        let layouts = self.found.iter().map(|found| Arc::clone(&found.layout));
+        let layouts: Vec<Arc<Layout>> = layouts.filter(|layout| seen.insert(layout.library)).collect();
+        for layout in layouts {
             let searched = self.scan(&layout, &space, options, false, progress);
-            let Ok((found, scan)) = searched else { continue };
-            self.report.scan = Some(scan);
-            for comm in found {
-                if self.found.iter().all(|known| known.address != comm.report.address) {
-                    self.found.push(Found::new(comm, &layout, version.clone(), library));
-                }
-            }
+            let Ok((mut found, scan)) = searched else { continue };
+            found.retain(|comm| self.found.iter().all(|known| known.address != comm.report.address));
+            self.add(found, scan, &layout);
         }
+        self.found.len() > before
+    }
+
+    /// Adds the communicators that a search has found by the layout of a library.
+    pub(super) fn add(&mut self, found: Vec<Communicator>, scan: ScanReport, layout: &Arc<Layout>) {
+        self.report.scan = Some(scan);
+        self.found.extend(found.into_iter().map(|comm| {
+            let RankReport { address, comm_hash, .. } = comm.report;
+            Found { layout: Arc::clone(layout), address, comm_hash }
+        }));
         self.report.communicators = self.found.len();
     }
 
@@ -257,7 +258,6 @@ impl Target {
         for file in &files {
             self.inodes.insert(file.id.inode);
             let (report, layout) = libraries.resolve(file);
-            let version = report.version.clone();
             self.report.libraries.push(report);
             let Some(layout) = layout else { continue };
             let listed =
@@ -266,9 +266,7 @@ impl Target {
                 Some(listed) => listed,
                 None => self.scan(&layout, &space, options, options.first_only, progress)?,
             };
-            self.report.scan = Some(scan);
-            let found = found.into_iter();
-            self.found.extend(found.map(|comm| Found::new(comm, &layout, version.clone(), Some(file.id))));
+            self.add(found, scan, &layout);
         }
         Ok(())
     }
@@ -279,14 +277,9 @@ impl Target {
         let Some((found, table)) = found.and_then(|found| Some((found, found.layout.peers?))) else {
             return Vec::new();
         };
-        let peers = found.layout.ras_peers.zip(found.library);
+        let peers = found.layout.ras_peers.zip(found.layout.library);
         let peers = peers.and_then(|(list, library)| list.read(&self.process, library));
         table.absent(Memory::new(&self.process), rank, known, live, peers.as_ref())
-    }
-
-    /// Reports the activity of the process between its readings.
-    pub(super) fn sum_up_activity(&mut self) {
-        self.report.activity = super::activity::over(&self.samples);
     }
 
     pub(super) fn look_at_threads(&mut self, with_stacks: bool, names: &Names, sampler: &Sampler) {
@@ -295,7 +288,7 @@ impl Target {
         if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
             self.report.threads = threads::look(&self.process, &self.inodes, with_stacks, names, sampler);
         }
-        if self.calls().any(|call| makes_communicators(call) || call == "ncclGroupEnd") {
+        if self.report.calls().any(|(_, call)| makes_communicators(call) || call == "ncclGroupEnd") {
             self.report.unanswered = super::unanswered::look(&self.process);
         }
     }
@@ -329,22 +322,19 @@ impl Target {
             return;
         }
         let inside: BTreeSet<u32> = self.report.threads.iter().map(|thread| thread.tid).collect();
-        let wanted = if all { Wanted::All } else { Wanted::These(&inside) };
-        self.report.python = python::look(&self.process, wanted, runtimes);
+        let is_wanted = |tid| all || inside.contains(&tid);
+        self.report.python = python::look(&self.process, is_wanted, runtimes);
     }
 
     /// Reads all communicators once. Those that ended since they were found are left out.
     pub(super) fn read(&mut self) -> Vec<RankReport> {
         self.report.state = ProcessState::read(&self.process);
         self.samples.push(Sample::take(&self.process));
-        self.try_read().unwrap_or_else(|error| {
+        let ranks = AddressSpace::read(&self.process).and_then(|space| self.read_in(&space));
+        ranks.unwrap_or_else(|error| {
             self.report.error = Some(error.to_string());
             Vec::new()
         })
-    }
-
-    fn try_read(&self) -> Result<Vec<RankReport>, ReadError> {
-        self.read_in(&AddressSpace::read(&self.process)?)
     }
 
     pub(super) fn read_in(&self, space: &AddressSpace) -> Result<Vec<RankReport>, ReadError> {
@@ -353,7 +343,7 @@ impl Target {
         for found in &self.found {
             match communicator::read(memory, &found.layout.comm, space, found.address) {
                 Ok(comm) if comm.report.comm_hash == found.comm_hash => comms.push((found, comm)),
-                Err(communicator::Rejection::Read(error)) if error.is_final() => return Err(error),
+                Err(Some(error)) if error.is_final() => return Err(error),
                 _ => {}
             }
         }
@@ -374,7 +364,7 @@ impl Target {
                 host: self.report.host.clone(),
                 pid: self.process.pid(),
                 process_state: self.report.state,
-                nccl_version: found.version.clone(),
+                nccl_version: layout.version.clone(),
                 shares_resources: shared,
                 connections: layout.connections.of_neighbours(memory, &layout.comm, &comm.report),
                 bus_id: places::read_one(memory, comm.report.address, layout.bus_id).and_then(bus_id),
@@ -425,6 +415,24 @@ fn own_ops(
         is_own.then(|| OpReport { peer: peer.filter(|peer| *peer < comm.n_ranks), ..op.clone() })
     });
     own.collect()
+}
+
+/// Returns the numbers of the threads of a process.
+pub(super) fn thread_ids(process: &Process) -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir(process.proc_path().join("task")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Returns the names of the threads of a process that have not ended.
+fn live_threads(process: &Process) -> Vec<String> {
+    /// Maximum number of threads that are looked at.
+    const MAX_THREADS: usize = 256;
+    let name = |tid: u32| {
+        let status = read_text(process.proc_path().join(format!("task/{tid}/status"))).ok()?;
+        let has_ended = status_field(&status, "State")?.starts_with(['Z', 'X']);
+        status_field(&status, "Name").filter(|_| !has_ended).map(printable)
+    };
+    thread_ids(process).take(MAX_THREADS).filter_map(name).collect()
 }
 
 /// Tells whether a call does not return before a communicator is made. (The end of a group may make one, too;

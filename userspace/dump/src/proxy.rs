@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 
 use super::{
+    OpReport, ProxyListState,
     places::{self, Places, Wanted},
-    rank_report::{OpReport, ProxyListState},
 };
 use inspect::memory::{Memory, ReadError};
 use nccl_library::{
@@ -116,15 +116,6 @@ pub(super) struct ProxyList {
     pub(super) async_result: Option<u64>,
 }
 
-/// Result of a walk through the list.
-enum Walk {
-    Read(Vec<ProxyOp>),
-    /// The list was another one when looked at again, or something in it went away.
-    Changed,
-    /// The list held still and made no sense.
-    Nonsense,
-}
-
 /// Reads the list of the proxy at `proxy`, again if it changes meanwhile.
 ///
 /// # Errors
@@ -140,16 +131,15 @@ pub(super) fn read(memory: Memory<'_>, layout: &ProxyLayout, proxy: u64) -> Resu
         Err(_) => None,
     };
     for _ in 0..ATTEMPTS {
-        list.state = match walk(memory, layout, proxy) {
-            Ok(Walk::Read(ops)) => {
-                list.ops = ops;
-                list.state = ProxyListState::Read;
-                return Ok(list);
-            }
-            Ok(Walk::Nonsense) => ProxyListState::Unreadable,
+        (list.state, list.ops) = match walk(memory, layout, proxy) {
+            Ok(walked) => walked,
             Err(error) if error.is_final() => return Err(error),
-            Ok(Walk::Changed) | Err(_) => ProxyListState::Torn,
+            // Something in it went away.
+            Err(_) => (ProxyListState::Torn, Vec::new()),
         };
+        if list.state == ProxyListState::Read {
+            break;
+        }
     }
     Ok(list)
 }
@@ -157,7 +147,12 @@ pub(super) fn read(memory: Memory<'_>, layout: &ProxyLayout, proxy: u64) -> Resu
 /// Values of [`LINKS`].
 type Links = [Option<u64>; 5];
 
-fn walk(memory: Memory<'_>, layout: &ProxyLayout, proxy: u64) -> Result<Walk, ReadError> {
+/// Walks once through the list.
+fn walk(
+    memory: Memory<'_>,
+    layout: &ProxyLayout,
+    proxy: u64,
+) -> Result<(ProxyListState, Vec<ProxyOp>), ReadError> {
     let links_of = |args: u64| places::read(memory, args, layout.links);
     let active = RuntimeAddr(proxy.saturating_add(layout.active.offset()));
     let first = memory.word(active)?;
@@ -181,10 +176,10 @@ fn walk(memory: Memory<'_>, layout: &ProxyLayout, proxy: u64) -> Result<Walk, Re
         match ops_of(memory, layout, args, links) {
             Ok(Some(found)) if state != Some(layout.state_none) => ops.extend(found),
             Err(error) if error.is_final() => return Err(error),
-            Ok(_) | Err(_) => sane = false,
-        }
-        if !sane {
-            break;
+            Ok(_) | Err(_) => {
+                sane = false;
+                break;
+            }
         }
         to_visit.extend([next, next_peer].map(Option::unwrap_or_default));
     }
@@ -192,13 +187,14 @@ fn walk(memory: Memory<'_>, layout: &ProxyLayout, proxy: u64) -> Result<Walk, Re
         // `next` grows at the end of the list while ops are added: nothing that was read is wrong then, but a
         // proxy that takes new ops moves, and the caller is to see that.
         if links_of(args)? != links {
-            return Ok(Walk::Changed);
+            return Ok((ProxyListState::Torn, Vec::new()));
         }
     }
-    if memory.word(active)? != first {
-        return Ok(Walk::Changed);
-    }
-    Ok(if sane { Walk::Read(ops) } else { Walk::Nonsense })
+    Ok(match (memory.word(active)? == first, sane) {
+        (false, _) => (ProxyListState::Torn, Vec::new()),
+        (true, true) => (ProxyListState::Read, ops),
+        (true, false) => (ProxyListState::Unreadable, Vec::new()),
+    })
 }
 
 /// Returns the ops of one args struct, one for each sub, but for those that move no data; `None` if it cannot
@@ -228,9 +224,8 @@ fn ops_of(
     let begun = state != layout.state_ready;
     let mut ops = Vec::new();
     for sub in subs.chunks_exact(usize::try_from(sub_size).unwrap_or(1)) {
-        let values = layout.sub.map(|place| place?.unsigned(sub));
         let [connection, channel, nsteps, base, posted, received, flushed, transmitted, done, peer, rank] =
-            values;
+            layout.sub.map(|place| place?.unsigned(sub));
         let small = |value: Option<u64>| u32::try_from(value?).ok();
         let connection = connection.unwrap_or(0);
         let [send, transport, resources] = places::read(memory, connection, layout.connection)?;

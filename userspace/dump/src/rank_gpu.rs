@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{dump_report::ProcessReport, rank_report::RankReport};
+use super::{ProcessReport, RankReport};
 use flow::text::joined;
 use inspect::gpu::{GpuReport, Residency};
 
@@ -110,8 +110,7 @@ impl RankGpu {
                 && process.used.sm_percent != Some(0)
                 && places.get(&process.pid).is_none_or(|place| place.bus_ids.contains(bus_id))
         };
-        let age =
-            processes.iter().find(|process| process.is_of(rank)).and_then(|process| process.age_seconds);
+        let age = ProcessReport::of(rank, processes).and_then(|process| process.age_seconds);
         let is_fatal = |xid: &&inspect::gpu::XidReport| {
             FATAL.contains(&xid.xid)
                 && xid.pid.is_none_or(|pid| pid == rank.pid)

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    absent::AbsentRank, pending::Pending, process_state::ProcessState, rank_gpu::RankGpu, set_up::SetUp,
-};
-use nccl_library::nccl::Direction;
+use super::{AbsentRank, Pending, ProcessState, RankGpu, SetUp};
+use nccl_library::nccl::{Direction, NcclVersion};
 use torch_history::Noted;
+
+/// A process, by host and PID.
+pub(super) type ProcessId<'a> = (&'a str, u32);
 
 /// A rank of a communicator, as its own process has it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -98,6 +99,14 @@ impl Counters {
 }
 
 impl RankReport {
+    pub(super) fn process(&self) -> ProcessId<'_> {
+        (&self.host, self.pid)
+    }
+
+    pub(super) fn version(&self) -> Option<NcclVersion> {
+        self.nccl_version.as_deref()?.parse().ok()
+    }
+
     /// Returns the result, other than success, that NCCL keeps of the communicator or of its proxy.
     pub fn failure(&self) -> Option<&str> {
         let results = [&self.status.async_result, &self.status.proxy_result];

@@ -8,10 +8,7 @@ use std::{
     path::Path,
 };
 
-use super::{
-    absent::{self, AbsentPeer},
-    own_list,
-};
+use super::{AbsentPeer, absent, own_list};
 use inspect::{
     memory::Memory,
     process::{LibraryId, Process},
@@ -38,9 +35,10 @@ const MAX_GPUS: usize = 16;
 /// The first PID namespace of every Linux (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
 const FIRST_NAMESPACE: &str = "pid:[4026531836]";
 
-/// Offsets of the fields of a `rasPeerInfo`.
+/// Addresses of the lists in a library, and offsets of the fields of a `rasPeerInfo`.
 #[derive(Clone, Copy, Debug)]
-struct RasPeerLayout {
+pub(super) struct RasPeers {
+    variables: [ElfVaddr; 4],
     /// Bytes of the struct.
     size: u64,
     /// Offset and size of the address. The list of the dead has nothing but such addresses.
@@ -50,37 +48,6 @@ struct RasPeerLayout {
     /// Hash of the host, from 2.26 on.
     host_hash: Option<IntField>,
     pid_hash: Option<IntField>,
-}
-
-impl RasPeerLayout {
-    fn new(layouts: &Layouts) -> Option<Self> {
-        let size = STRUCT.size(layouts).ok().filter(|size| (1..=MAX_PEER_SIZE).contains(size))?;
-        let address = ADDRESS.find(layouts)?;
-        // Addresses of both families are looked for in the field, and none is longer than the struct.
-        if address.size < IPV6_END || address.size > size {
-            return None;
-        }
-        Some(Self {
-            size,
-            address: (usize::try_from(address.offset).ok()?, usize::try_from(address.size).ok()?),
-            pid: PID.find_int(layouts)?,
-            nvml_devs: NVML_DEVS.find_int(layouts)?,
-            host_hash: HOST_HASH.find_int(layouts),
-            pid_hash: PID_HASH.find_int(layouts),
-        })
-    }
-
-    fn address<'e>(&self, entry: &'e [u8]) -> Option<&'e [u8]> {
-        let (begin, size) = self.address;
-        entry.get(begin..begin.checked_add(size)?)
-    }
-}
-
-/// Addresses of the lists in a library.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RasPeers {
-    variables: [ElfVaddr; 4],
-    layout: RasPeerLayout,
 }
 
 /// A process in the list.
@@ -103,9 +70,21 @@ impl RasPeers {
     /// Returns the addresses; `None` if the library has no such list, or nothing tells where.
     pub(super) fn of(resolution: &Resolution) -> Option<Self> {
         let [peers, count, dead, dead_count] = PEERS.map(|name| resolution.variables.get(name).copied());
+        Self::new([peers?, count?, dead?, dead_count?], &resolution.layouts)
+    }
+
+    fn new(variables: [ElfVaddr; 4], layouts: &Layouts) -> Option<Self> {
+        let size = STRUCT.size(layouts).ok().filter(|size| (1..=MAX_PEER_SIZE).contains(size))?;
+        // Addresses of both families are looked for in the field, and none is longer than the struct.
+        let address = ADDRESS.find(layouts).filter(|field| (IPV6_END..=size).contains(&field.size))?;
         Some(Self {
-            variables: [peers?, count?, dead?, dead_count?],
-            layout: RasPeerLayout::new(&resolution.layouts)?,
+            variables,
+            size,
+            address: (usize::try_from(address.offset).ok()?, usize::try_from(address.size).ok()?),
+            pid: PID.find_int(layouts)?,
+            nvml_devs: NVML_DEVS.find_int(layouts)?,
+            host_hash: HOST_HASH.find_int(layouts),
+            pid_hash: PID_HASH.find_int(layouts),
         })
     }
 
@@ -124,11 +103,11 @@ impl RasPeers {
             // The service must not have put another list in its place meanwhile.
             (read()? == (at, count)).then_some(bytes)
         };
-        let (_, address_size) = self.layout.address;
+        let (_, address_size) = self.address;
         let dead = list(dead, dead_count, u64::try_from(address_size).ok()?)?;
         let dead: BTreeSet<&[u8]> = dead.chunks_exact(address_size).collect();
-        let entries = list(peers, count, self.layout.size)?;
-        let entries = entries.chunks_exact(usize::try_from(self.layout.size).ok()?);
+        let entries = list(peers, count, self.size)?;
+        let entries = entries.chunks_exact(usize::try_from(self.size).ok()?);
         let peers: Vec<RasPeer> = entries.filter_map(|entry| self.peer(entry, &dead)).collect();
         let own = std::fs::read_link(Path::new(&process.proc_path()).join("ns/pid"));
         let own = own.map(|link| link.display().to_string()).ok();
@@ -139,9 +118,10 @@ impl RasPeers {
     }
 
     fn peer(&self, entry: &[u8], dead: &BTreeSet<&[u8]>) -> Option<RasPeer> {
-        let address = self.layout.address(entry)?;
-        let pid = u32::try_from(self.layout.pid.unsigned(entry)?).ok().filter(|pid| *pid > 0)?;
-        let gpus = self.layout.nvml_devs.unsigned(entry)?;
+        let (begin, size) = self.address;
+        let address = entry.get(begin..begin.checked_add(size)?)?;
+        let pid = u32::try_from(self.pid.unsigned(entry)?).ok().filter(|pid| *pid > 0)?;
+        let gpus = self.nvml_devs.unsigned(entry)?;
         let hash = |field: Option<IntField>| field?.unsigned(entry);
         Some(RasPeer {
             peer: AbsentPeer {
@@ -150,7 +130,7 @@ impl RasPeers {
                 gpus: (0..64).filter(|gpu| gpus >> gpu & 1 == 1).take(MAX_GPUS).collect(),
                 is_dead: dead.contains(address),
             },
-            hashes: hash(self.layout.host_hash).zip(hash(self.layout.pid_hash)),
+            hashes: hash(self.host_hash).zip(hash(self.pid_hash)),
         })
     }
 }
@@ -205,17 +185,16 @@ mod tests {
     }
 
     /// Returns the layout that the shipped table has of a version.
-    fn layout(version: &str) -> Option<RasPeerLayout> {
+    fn layout(version: &str) -> Option<RasPeers> {
         let table = Table::shipped().unwrap();
         let library = table.with_version(version.parse().unwrap(), (12, 9), Machine::X86_64).unwrap();
-        RasPeerLayout::new(&table.layouts(library).unwrap())
+        RasPeers::new([ElfVaddr(0); 4], &table.layouts(library).unwrap())
     }
 
     fn list(version: &str, entries: &[Vec<u8>], dead: &[&[u8]]) -> Peers {
-        let layout = layout(version).unwrap();
-        let ras = RasPeers { variables: [ElfVaddr(0); 4], layout };
+        let ras = layout(version).unwrap();
         let dead: BTreeSet<&[u8]> = dead.iter().copied().collect();
-        assert!(entries.iter().all(|entry| entry.len() as u64 == layout.size));
+        assert!(entries.iter().all(|entry| entry.len() as u64 == ras.size));
         Peers {
             peers: entries.iter().map(|entry| ras.peer(entry, &dead).unwrap()).collect(),
             namespaces: vec![FIRST_NAMESPACE.to_owned()],

@@ -8,12 +8,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
+    RankReport,
     places::{self, Places, Wanted},
-    rank_report::RankReport,
 };
 use inspect::memory::Memory;
 use nccl_library::{
-    fields::{IntField, bootstrap_state, comm},
+    fields::{bootstrap_state, comm},
     layouts::Layouts,
 };
 
@@ -57,16 +57,15 @@ const STATE: [Wanted; 4] = [
 
 #[derive(Debug)]
 pub(super) struct SetUpLayout {
-    bootstrap: Option<IntField>,
-    peer_info: Option<IntField>,
+    /// State of the bootstrap, and table of the ranks.
+    comm: Places<2>,
     state: Option<Places<4>>,
 }
 
 impl SetUpLayout {
     pub(super) fn new(layouts: &Layouts) -> Self {
         Self {
-            bootstrap: comm::BOOTSTRAP.find_int(layouts),
-            peer_info: comm::PEER_INFO.find_int(layouts),
+            comm: [comm::BOOTSTRAP, comm::PEER_INFO].map(|field| field.find_int(layouts)),
             state: places::find(STATE, layouts).ok(),
         }
     }
@@ -82,8 +81,7 @@ impl SetUpLayout {
     }
 
     fn stage(&self, memory: Memory<'_>, comm: &RankReport) -> Option<Stage> {
-        let [bootstrap, peers] =
-            places::read(memory, comm.address, [Some(self.bootstrap?), Some(self.peer_info?)]).ok()?;
+        let [bootstrap, peers] = places::read(memory, comm.address, self.comm).ok()?;
         match (bootstrap?, peers?) {
             (0, _) => return Some(Stage::Beginning),
             (_, 0) => {}

@@ -3,12 +3,8 @@
 use std::fmt::{self, Write as _};
 
 use super::{
-    copies::CopiedRank,
-    dump_report::{CommunicatorReport, DumpReport, ProcessReport},
-    gpu_text,
-    process_state::ProcessState,
-    python::{self, PythonGroup, PythonReport},
-    rank_report::{OpReport, RankReport},
+    CommunicatorReport, CopiedRank, DumpReport, OpReport, ProcessReport, ProcessState, PythonGroup,
+    PythonReport, RankReport, gpus, python,
     verdict::{Kind, State, named},
 };
 use flow::text::{joined, write_paragraph as wrapped};
@@ -50,20 +46,15 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
     for process in &report.processes {
         write_process(out, process, is_verbose)?;
     }
-    gpu_text::write(out, report)?;
+    gpus::write(out, report)?;
     for sentence in &report.torch_notes {
         wrapped(out, sentence, 0)?;
     }
-    match report.lost_readers.left_behind {
-        0 => {}
-        left => wrapped(
-            out,
-            &format!(
-                "helper processes of ncclflow that hang in the kernel, because what they read does \
-                      not answer: {left}"
-            ),
-            0,
-        )?,
+    let left = report.lost_readers.left_behind;
+    if left > 0 {
+        let what =
+            "helper processes of ncclflow that hang in the kernel, because what they read does not answer";
+        wrapped(out, &format!("{what}: {left}"), 0)?;
     }
     let has_details = report.processes.iter().any(|process| !process.threads.is_empty());
     if has_details && !is_verbose && report.state() != State::Healthy {
@@ -90,33 +81,23 @@ fn write_communicators(out: &mut String, report: &DumpReport, is_verbose: bool) 
     let most = if is_verbose { usize::MAX } else { MAX_COMMUNICATORS };
     for communicator in others.iter().take(most) {
         write_communicator(out, communicator, is_verbose)?;
-        writeln!(out)?;
     }
     for communicator in others.iter().skip(most).take(MAX_LINES) {
         wrapped(out, &headline(communicator), 0)?;
     }
-    write_rest(
-        out,
-        0,
-        others.len(),
-        most.saturating_add(MAX_LINES),
-        "more communicators that are not healthy",
-    )?;
+    let most = most.saturating_add(MAX_LINES);
+    write_rest(out, 0, others.len(), most, "more communicators that are not healthy")?;
     let is_short = !is_verbose && (!others.is_empty() || healthy.len() > MAX_COMMUNICATORS);
     if is_short && !healthy.is_empty() {
         let names = healthy.iter().take(MAX_LINES).map(|one| one.name.as_ref().unwrap_or(&one.comm_hash));
         let more = if healthy.len() > MAX_LINES { " …" } else { "" };
         let s = if healthy.len() == 1 { "" } else { "s" };
-        wrapped(
-            out,
-            &format!("{} healthy communicator{s}: {}{more}", healthy.len(), joined(names, ", ")),
-            0,
-        )?;
+        let names = joined(names, ", ");
+        wrapped(out, &format!("{} healthy communicator{s}: {names}{more}", healthy.len()), 0)?;
         return writeln!(out);
     }
     for communicator in healthy {
         write_communicator(out, communicator, is_verbose)?;
-        writeln!(out)?;
     }
     Ok(())
 }
@@ -297,7 +278,7 @@ fn write_communicator(out: &mut String, communicator: &CommunicatorReport, is_ve
     for rank in communicator.ranks.iter().take(shown) {
         write_rank(out, rank, is_verbose)?;
     }
-    Ok(())
+    writeln!(out)
 }
 
 fn write_rank(out: &mut String, rank: &RankReport, is_verbose: bool) -> fmt::Result {

@@ -1,24 +1,29 @@
 //! torch's own notes of the collectives of these processes: in sentences beside the verdict, and for each
-//! rank, for the verdict ([`noted`]). The notes are torch's word, of the time at which torch wrote them;
-//! `ncclflow history` has all of them.
+//! rank, for the verdict: the rank's report has them, so that dumps of several hosts can be compared. The
+//! notes are torch's word, of the time at which torch wrote them; `ncclflow history` has all of them.
 
-use super::{noted, process::Target, rank_report::RankReport};
+use super::{RankReport, process::Target};
 use flow::text::joined;
 use inspect::python::Runtimes;
-use torch_history as torch_notes;
-use torch_history::{Builds, CommRank, GroupHistory, HistoryState, ProcessHistory};
+use torch::flight_recorder::{Entry, ProcessGroup};
+use torch_history::{
+    Builds, CommRank, GroupHistory, HistoryState, Noted, NotesReport, ProcessHistory, RingReport, names,
+};
 
 /// Maximum number of process groups that are told of; a job has some tens.
 const MAX_GROUPS: usize = 32;
+/// Maximum number of collectives of a rank that are kept: the latest. A rank whose program runs ahead of its
+/// GPU calls some tens of them.
+const MAX_CALLS: usize = 64;
 
 /// Returns a sentence for each process group, and one for each process whose notes cannot be read. `ranks`
 /// are those that were read of NCCL; each gets torch's notes of it.
 pub(super) fn read(targets: &[Target], ranks: &mut [RankReport], runtimes: &Runtimes) -> Vec<String> {
     let mut builds = Builds::default();
     let mut found: Vec<ProcessHistory> =
-        targets.iter().map(|target| torch_notes::read(&target.process, &mut builds, runtimes)).collect();
-    let mut groups = torch_notes::compare(&mut found, &comm_ranks(ranks));
-    noted::add(ranks, &found);
+        targets.iter().map(|target| torch_history::read(&target.process, &mut builds, runtimes)).collect();
+    let mut groups = torch_history::compare(&mut found, &comm_ranks(ranks));
+    add(ranks, &found);
     groups.sort_by_key(|group| std::cmp::Reverse(group.verdict.state));
     let told = groups.iter().take(MAX_GROUPS).filter_map(sentence);
     let more = groups.len().saturating_sub(MAX_GROUPS);
@@ -57,4 +62,149 @@ fn sentence(group: &GroupHistory) -> Option<String> {
     );
     let hashes = joined(group.comm_hashes.iter().map(|hash| format!(" (communicator {hash})")), "");
     Some(format!("torch's flight recorder, {age}{hashes}: {chosen}"))
+}
+
+/// Adds to each rank torch's notes of the group that is its communicator's.
+fn add(ranks: &mut [RankReport], processes: &[ProcessHistory]) {
+    for rank in ranks {
+        let process = processes.iter().find(|process| process.pid == rank.pid);
+        rank.noted = process.and_then(|process| of_rank(rank, process));
+    }
+}
+
+/// Returns the notes of the only group that can be this communicator's: with as many ranks, and this process
+/// in this rank's place. Of several such groups it is the one that NCCL knows by its name, or else the only
+/// one with collectives.
+fn of_rank(rank: &RankReport, process: &ProcessHistory) -> Option<Noted> {
+    let (notes, own) = (process.notes.as_ref()?, process.rank?);
+    let mut fitting = Vec::new();
+    for ring in &notes.rings {
+        if ring.backend.as_deref().is_some_and(|backend| !backend.starts_with("nccl")) {
+            continue;
+        }
+        let fits = |group: &&ProcessGroup| {
+            group.ranks.len() == rank.n_ranks as usize && group.ranks.get(rank.rank as usize) == Some(&own)
+        };
+        fitting.extend(ring.groups.iter().filter(fits).map(|group| (ring, group)));
+    }
+    let is_named = |group: &ProcessGroup| {
+        let name = rank.comm_name.as_deref();
+        name.is_some_and(|name| name == &*group.name || name == &*group.description)
+    };
+    let is_called =
+        |(ring, group): &(&RingReport, &ProcessGroup)| entries_of(ring, group).any(|entry| !entry.is_p2p);
+    let only = |some: &[(&RingReport, &ProcessGroup)]| match some {
+        [(ring, group)] => Some(noted(notes, ring, group)),
+        _ => None,
+    };
+    let named: Vec<_> = fitting.iter().copied().filter(|(_, group)| is_named(group)).collect();
+    let called: Vec<_> = fitting.iter().copied().filter(is_called).collect();
+    // A rank that has called nothing of its only group is the one to be told of.
+    only(&named).or_else(|| only(&called)).or_else(|| only(&fitting))
+}
+
+fn entries_of<'a>(ring: &'a RingReport, group: &'a ProcessGroup) -> impl Iterator<Item = &'a Entry> {
+    ring.entries.iter().filter(|entry| entry.is_of(&group.name, &group.description))
+}
+
+/// Makes the notes of a group from the ring of its process.
+fn noted(notes: &NotesReport, ring: &RingReport, group: &ProcessGroup) -> Noted {
+    let entries: Vec<&Entry> = entries_of(ring, group).collect();
+    Noted {
+        group: names::group(&group.name, &group.description),
+        noticed_ns: ring.noticed_ns,
+        // Entries of a group that has none now can have been overwritten.
+        is_whole: ring.enabled
+            && ring.torn == 0
+            && notes.unknown.is_none()
+            && (!entries.is_empty() || ring.recorded <= ring.max_entries),
+        ..Noted::of(&entries, notes.read_ns, MAX_CALLS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(group: &str, seq: u64, completed: bool) -> Entry {
+        Entry {
+            process_group: [group.into(), "undefined".into()],
+            collective_seq_id: seq,
+            profiling_name: "nccl:all_reduce".to_owned(),
+            input_sizes: vec![vec![8]],
+            input_dtypes: vec!["Float".to_owned()],
+            time_created_ns: 10 + seq.cast_signed(),
+            time_discovered_completed_ns: completed.then_some(20),
+            ..Entry::default()
+        }
+    }
+
+    fn group(name: &str, ranks: &[u64]) -> ProcessGroup {
+        ProcessGroup {
+            name: name.into(),
+            description: "undefined".into(),
+            ranks: ranks.to_vec(),
+            ..ProcessGroup::default()
+        }
+    }
+
+    fn process(groups: Vec<ProcessGroup>, entries: Vec<Entry>) -> ProcessHistory {
+        let ring = RingReport {
+            backend: Some("nccl".to_owned()),
+            enabled: true,
+            max_entries: 2000,
+            recorded: entries.len() as u64,
+            groups,
+            entries,
+            ..RingReport::default()
+        };
+        let notes = NotesReport { rings: vec![ring], read_ns: 99, ..NotesReport::default() };
+        ProcessHistory { pid: 7, rank: Some(5), notes: Some(notes), ..ProcessHistory::default() }
+    }
+
+    fn noted_of(comm_name: Option<&str>, process: ProcessHistory) -> Option<Noted> {
+        let rank = RankReport {
+            pid: 7,
+            n_ranks: 2,
+            rank: 1,
+            comm_name: comm_name.map(str::to_owned),
+            ..RankReport::default()
+        };
+        let mut ranks = [rank];
+        add(&mut ranks, &[process]);
+        let [rank] = ranks;
+        rank.noted
+    }
+
+    #[test]
+    fn a_communicator_gets_the_notes_of_the_group_in_which_its_process_has_that_place() {
+        let entries = vec![entry("3", 1, true), entry("3", 2, false), entry("9", 7, false)];
+        let groups = || vec![group("3", &[4, 5]), group("9", &[5, 4]), group("0", &[3, 4, 5])];
+        let found = noted_of(None, process(groups(), entries.clone())).unwrap();
+        assert_eq!((&*found.group, found.last_seq(), found.completed_seq()), ("(3)", Some(2), Some(1)));
+        assert_eq!((found.kinds.len(), found.is_whole, found.read_ns), (1, true, 99));
+        assert_eq!(found.call(2).unwrap().1.what, "all_reduce [8] Float");
+        // Two groups of the same ranks that were both called: only NCCL's name tells them apart.
+        let twins = || vec![group("3", &[4, 5]), group("9", &[4, 5])];
+        assert_eq!(noted_of(None, process(twins(), entries.clone())), None);
+        assert_eq!(noted_of(Some("9"), process(twins(), entries.clone())).unwrap().last_seq(), Some(7));
+        // A group that was not called is not the one that NCCL has.
+        let found = noted_of(None, process(twins(), entries[..2].to_vec())).unwrap();
+        assert_eq!(&*found.group, "(3)");
+    }
+
+    #[test]
+    fn notes_that_may_lack_something_are_not_whole() {
+        let with = |change: fn(&mut RingReport), entries: Vec<Entry>| {
+            let mut process = process(vec![group("3", &[4, 5])], entries);
+            change(&mut process.notes.as_mut().unwrap().rings[0]);
+            noted_of(None, process).unwrap().is_whole
+        };
+        assert!(with(|_| {}, vec![entry("3", 1, false)]) && with(|_| {}, Vec::new()));
+        assert!(!with(|ring| ring.torn = 1, vec![entry("3", 1, false)]));
+        assert!(!with(|ring| ring.enabled = false, vec![entry("3", 1, false)]));
+        // The group's entries may have been overwritten by those of other groups.
+        assert!(!with(|ring| ring.recorded = 2001, Vec::new()));
+        assert!(with(|ring| ring.recorded = 2001, vec![entry("3", 1, false)]));
+    }
 }

@@ -2,15 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    judge::{self, Rank, seconds},
-    ranks::CommRank,
-    report::{GroupHistory, Member, ProcessHistory},
-};
-use torch::{
-    RingReport,
-    flight_recorder::{Entry, ProcessGroup},
-};
+use super::{CommRank, GroupHistory, Member, ProcessHistory, judge, judge::Rank, seconds};
+use torch::flight_recorder::{Entry, ProcessGroup};
 
 /// A group in one process.
 struct Part<'a> {
@@ -29,15 +22,31 @@ pub(super) fn of(processes: &[ProcessHistory]) -> Vec<GroupHistory> {
     for process in processes {
         let Some(notes) = &process.notes else { continue };
         for ring in &notes.rings {
-            for (key, noted, entries) in of_ring(ring) {
+            let mut entries: BTreeMap<(&str, &str), Vec<&Entry>> = BTreeMap::new();
+            for entry in &ring.entries {
+                let [name, description] = &entry.process_group;
+                entries.entry((name, description)).or_default().push(entry);
+            }
+            let mut add = |(name, description), ranks, noted, entries| {
+                let key = (ring.backend.as_deref(), name, description, ranks);
                 let part = Part { process, read_ns: notes.read_ns, noted, entries };
                 parts.entry(key).or_default().push(part);
+            };
+            for group in &ring.groups {
+                let names = (&*group.name, &*group.description);
+                add(names, &*group.ranks, Some(group), entries.remove(&names).unwrap_or_default());
+            }
+            // Groups whose members torch has not noted.
+            for (names, entries) in entries {
+                add(names, &[], None, entries);
             }
         }
     }
     let groups = parts.into_iter().map(|((backend, name, description, ranks), mut parts)| {
         parts.sort_by_key(|part| (part.process.rank.is_none(), part.process.rank, part.process.pid));
-        let judged: Vec<Rank> = parts.iter().map(Part::rank).collect();
+        let rank =
+            |part: &Part<'_>| Rank::new(part.process.rank, part.process.pid, part.read_ns, &part.entries);
+        let judged: Vec<Rank> = parts.iter().map(rank).collect();
         let verdict = judge::judge(name, description, ranks.len(), &judged);
         let members = parts.iter().zip(&judged).map(|(part, rank)| part.member(rank)).collect();
         GroupHistory {
@@ -53,37 +62,10 @@ pub(super) fn of(processes: &[ProcessHistory]) -> Vec<GroupHistory> {
     groups.collect()
 }
 
-type OfRing<'a> = (Key<'a>, Option<&'a ProcessGroup>, Vec<&'a Entry>);
-
-fn of_ring(ring: &RingReport) -> Vec<OfRing<'_>> {
-    let backend = ring.backend.as_deref();
-    let mut entries: BTreeMap<(&str, &str), Vec<&Entry>> = BTreeMap::new();
-    for entry in &ring.entries {
-        let [name, description] = &entry.process_group;
-        entries.entry((name, description)).or_default().push(entry);
-    }
-    let mut found: Vec<OfRing<'_>> = Vec::new();
-    for group in &ring.groups {
-        let key = (backend, &*group.name, &*group.description, &*group.ranks);
-        let own = entries.remove(&(&*group.name, &*group.description)).unwrap_or_default();
-        found.push((key, Some(group), own));
-    }
-    // Groups whose members torch has not noted.
-    found.extend(
-        entries
-            .into_iter()
-            .map(|((name, description), own)| ((backend, name, description, &[][..]), None, own)),
-    );
-    found
-}
-
 impl Part<'_> {
-    fn rank(&self) -> Rank {
-        Rank::new(self.process.rank, self.process.pid, self.read_ns, &self.entries)
-    }
-
     fn member(&self, rank: &Rank) -> Member {
         let ago = |at: i64| seconds(self.read_ns.saturating_sub(at));
+        let completed = self.entries.iter().filter_map(|entry| entry.time_discovered_completed_ns);
         Member {
             pid: self.process.pid,
             rank: self.process.rank,
@@ -91,12 +73,7 @@ impl Part<'_> {
             last_seq: rank.noted.last_seq(),
             completed_seq: rank.noted.completed_seq(),
             called_seconds_ago: self.entries.iter().map(|entry| entry.time_created_ns).max().map(ago),
-            completed_seconds_ago: self
-                .entries
-                .iter()
-                .filter_map(|entry| entry.time_discovered_completed_ns)
-                .max()
-                .map(ago),
+            completed_seconds_ago: completed.max().map(ago),
             status: self.noted.and_then(|group| group.status.clone()),
         }
     }

@@ -7,17 +7,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    names::{self, Who},
-    noted::{Noted, NotedCall, first_difference},
-    report::{GroupHistory, HistoryVerdict},
-};
+use super::{GroupHistory, HistoryVerdict, Noted, NotedCall, first_difference, names, names::Who};
 use flow::text::joined;
 use torch::flight_recorder::Entry;
 
 /// Age of a call from which on a rank that has not made it is said to be late: ranks are read one after the
 /// other, while they run.
-const LATE_NS: i64 = 1_000_000_000;
+pub const LATE_NS: i64 = 1_000_000_000;
 
 /// Agreement of the ranks of a group, in the order of severity: of several groups the highest counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -148,11 +144,8 @@ pub(super) fn judge(name: &str, description: &str, size: usize, ranks: &[Rank]) 
     if let Some(late) = &verdict.late {
         verdict.state = verdict.state.max(HistoryState::Waiting);
         let missing: Vec<&Rank> = ranks.iter().filter(|rank| late.pids.contains(&rank.pid)).collect();
-        let have: Vec<&Rank> = with
-            .iter()
-            .filter(|rank| rank.noted.called_ns(late.collective_seq_id).is_some())
-            .copied()
-            .collect();
+        let has_called = |rank: &&Rank| rank.noted.called_ns(late.collective_seq_id).is_some();
+        let have: Vec<&Rank> = with.iter().copied().filter(has_called).collect();
         let what = have.first().map(|rank| rank.noted.what(late.collective_seq_id)).unwrap_or_default();
         let have_not = if missing.len() == 1 { "has not" } else { "have not" };
         verdict.sentences.push(format!(
@@ -184,32 +177,38 @@ pub(super) fn judge(name: &str, description: &str, size: usize, ranks: &[Rank]) 
         let of = if size > 0 { format!(" of {size}") } else { String::new() };
         verdict.sentences.push(format!("{group}: only {}{of} was read: nothing to compare", named(&with)));
     }
-    verdict.sentences.extend(progress(&group, ranks));
+    let order = |noted: &Noted| (noted.completed_seq(), noted.last_seq());
+    let parts = progress(ranks.iter().map(|rank| (rank, &rank.noted)), order, named, 8);
+    verdict.sentences.push(format!("{group}: {parts}"));
     verdict
 }
 
-/// Describes the progress:
-/// `"tp" (3): ranks 0-3 completed 11 (all_reduce [8] Float (model.py:88)); rank 5 completed 9, called 10 (…)`
-fn progress(group: &str, ranks: &[Rank]) -> Option<String> {
-    /// Maximum number of kinds of progress that are told apart; if each rank of a group is elsewhere, that
-    /// says enough.
-    const MAX: usize = 8;
-    let mut by: BTreeMap<(Option<u64>, Option<u64>), Vec<&Rank>> = BTreeMap::new();
-    for rank in ranks {
-        by.entry((rank.noted.completed_seq(), rank.noted.last_seq())).or_default().push(rank);
+/// Describes the progress of ranks, those that come last by `order` first:
+/// `ranks 0-3 completed 11 (all_reduce [8] Float (model.py:88)); rank 5 completed 9, called 10 (…)`. At most
+/// `most` kinds of progress are told apart; if each rank of a group is elsewhere, that says enough.
+pub fn progress<'a, W, O: Ord>(
+    ranks: impl Iterator<Item = (W, &'a Noted)>,
+    order: impl Fn(&Noted) -> O,
+    named: impl Fn(&[W]) -> String,
+    most: usize,
+) -> String {
+    let mut by: BTreeMap<O, (&Noted, Vec<W>)> = BTreeMap::new();
+    for (who, noted) in ranks {
+        by.entry(order(noted)).or_insert_with(|| (noted, Vec::new())).1.push(who);
     }
-    let part = |((completed, called), who): (&(Option<u64>, Option<u64>), &Vec<&Rank>)| {
-        let what = called.zip(who.first()).map(|(called, one)| one.noted.what(called));
-        progress_of(&named(who), *completed, *called, what.unwrap_or_default())
+    let part = |(noted, who): &(&Noted, Vec<W>)| {
+        let called = noted.last_seq();
+        let what = called.and_then(|seq| noted.call(seq)).map_or("", |(_, kind)| &*kind.what);
+        progress_of(&named(who), noted.completed_seq(), called, what)
     };
-    let parts = joined(by.iter().rev().take(MAX).map(part), "; ");
-    let more = if by.len() > MAX { "; and others elsewhere" } else { "" };
-    (!parts.is_empty()).then(|| format!("{group}: {parts}{more}"))
+    let parts = joined(by.values().rev().take(most).map(part), "; ");
+    let more = if by.len() > most { "; and others elsewhere" } else { "" };
+    format!("{parts}{more}")
 }
 
 /// Describes how far ranks are: `ranks 0-3 completed 9, called 10 (all_reduce [8] Float (model.py:88))`.
 /// `what` is the collective that was called last.
-pub fn progress_of(who: &str, completed: Option<u64>, called: Option<u64>, what: &str) -> String {
+fn progress_of(who: &str, completed: Option<u64>, called: Option<u64>, what: &str) -> String {
     match (completed, called) {
         (_, None) => format!("{who} called none"),
         (None, Some(called)) => format!("{who} called {called} ({what})"),

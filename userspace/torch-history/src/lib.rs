@@ -18,8 +18,8 @@ mod rings;
 use inspect::{host::host_name, process::Process, python::Runtimes};
 
 pub use find::Builds;
-pub use judge::{Call, Difference, GroupVerdict, HistoryState, Late};
-pub use judge::{over, progress_of, seconds};
+pub use judge::{Call, Difference, GroupVerdict, HistoryState, LATE_NS, Late};
+pub use judge::{over, progress, seconds};
 pub use noted::{Noted, NotedCall, NotedKind};
 pub use noted::{by_collective, first_difference};
 pub use ranks::{CommRank, ToldRank, told_rank};

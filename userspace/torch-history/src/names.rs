@@ -1,6 +1,6 @@
 //! Names for people: of groups, ranks and lines of code.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use flow::text::joined;
 use torch::flight_recorder::Entry;
@@ -29,19 +29,17 @@ pub fn ranks(who: &[Who]) -> String {
     }
     numbers.sort_unstable();
     numbers.dedup();
-    let mut text = String::new();
-    // Writing to a string cannot fail.
+    let mut parts = Vec::new();
     if !numbers.is_empty() {
-        _ = write!(text, "{} {}", if numbers.len() == 1 { "rank" } else { "ranks" }, ranges(&numbers));
+        parts.push(format!("{} {}", if numbers.len() == 1 { "rank" } else { "ranks" }, ranges(&numbers)));
     }
     if !pids.is_empty() {
         let list = joined(pids.iter().take(16), ", ");
         let more = if pids.len() > 16 { format!(" and {} more", pids.len() - 16) } else { String::new() };
-        let and = if text.is_empty() { "" } else { " and " };
         let noun = if pids.len() == 1 { "process" } else { "processes" };
-        _ = write!(text, "{and}{noun} {list}{more}");
+        parts.push(format!("{noun} {list}{more}"));
     }
-    text
+    parts.join(" and ")
 }
 
 /// Writes numbers as ranges, at most 16: `0-2, 5`.
@@ -94,10 +92,7 @@ pub fn sizes(sizes: &[Vec<i64>]) -> String {
 
 /// Writes the element types, each once: `Float`.
 pub fn dtypes(dtypes: &[String]) -> String {
-    let mut kinds: Vec<&str> = dtypes.iter().map(String::as_str).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    kinds.join(", ")
+    joined(dtypes.iter().collect::<BTreeSet<_>>(), ", ")
 }
 
 #[cfg(test)]

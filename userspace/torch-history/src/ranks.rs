@@ -37,14 +37,13 @@ pub fn told_rank(process: &Process, largest: Largest) -> Option<ToldRank> {
 
 /// Returns the largest process group.
 fn largest(history: &ProcessHistory) -> Option<&ProcessGroup> {
-    let rings = history.notes.iter().flat_map(|notes| &notes.rings);
-    rings.flat_map(|ring| &ring.groups).max_by_key(|group| group.ranks.len())
+    history.rings().flat_map(|ring| &ring.groups).max_by_key(|group| group.ranks.len())
 }
 
 /// Sets the rank by torch's own note, or by the environment that the process was started with.
 pub(super) fn by_itself(process: &Process, history: &mut ProcessHistory) {
     let Some(group) = largest(history) else { return };
-    let noted = history.notes.iter().flat_map(|notes| &notes.rings).find_map(|ring| ring.rank).map(u64::from);
+    let noted = history.rings().find_map(|ring| ring.rank).map(u64::from);
     if let Some(rank) = noted.filter(|rank| group.ranks.contains(rank)) {
         (history.rank, history.rank_from) = (Some(rank), Some("torch".to_owned()));
         return;
@@ -60,11 +59,8 @@ pub(super) fn by_itself(process: &Process, history: &mut ProcessHistory) {
 pub(super) fn by_communicator(history: &mut ProcessHistory, communicators: &[CommRank<'_>]) {
     let Some(group) = largest(history) else { return };
     let own = communicators.iter().filter(|rank| rank.pid == history.pid);
-    let mut same: Vec<u32> =
-        own.filter(|rank| rank.n_ranks as usize == group.ranks.len()).map(|rank| rank.rank).collect();
-    same.sort_unstable();
-    same.dedup();
-    let [rank] = *same else { return };
-    let Some(rank) = group.ranks.get(rank as usize).copied() else { return };
+    let mut same = own.filter(|rank| rank.n_ranks as usize == group.ranks.len()).map(|rank| rank.rank);
+    let Some(first) = same.next().filter(|first| same.all(|other| other == *first)) else { return };
+    let Some(rank) = group.ranks.get(first as usize).copied() else { return };
     (history.rank, history.rank_from) = (Some(rank), Some("communicator".to_owned()));
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::judge::{GroupVerdict, HistoryState};
+use super::{GroupVerdict, HistoryState};
 use torch::{
     RingReport,
     flight_recorder::{Entry, GroupStatus},
@@ -103,8 +103,12 @@ impl GroupHistory {
 }
 
 impl ProcessHistory {
+    pub fn rings(&self) -> impl Iterator<Item = &RingReport> {
+        self.notes.iter().flat_map(|notes| &notes.rings)
+    }
+
     pub fn has_entries(&self) -> bool {
-        self.notes.iter().flat_map(|notes| &notes.rings).any(|ring| !ring.entries.is_empty())
+        self.rings().any(|ring| !ring.entries.is_empty())
     }
 
     pub fn keep(&mut self, is_wanted: impl Fn(&Entry) -> bool) {
@@ -117,14 +121,13 @@ impl ProcessHistory {
     pub fn keep_last(&mut self, last: usize) {
         for ring in self.notes.iter_mut().flat_map(|notes| &mut notes.rings) {
             let mut seen: HashMap<u64, usize> = HashMap::new();
-            let mut keep: Vec<bool> = Vec::with_capacity(ring.entries.len());
-            for entry in ring.entries.iter().rev() {
+            ring.entries.reverse();
+            ring.entries.retain(|entry| {
                 let count = seen.entry(entry.pg_id).or_default();
                 *count += 1;
-                keep.push(*count <= last);
-            }
-            let mut keep = keep.into_iter().rev();
-            ring.entries.retain(|_| keep.next().unwrap_or(true));
+                *count <= last
+            });
+            ring.entries.reverse();
         }
     }
 }

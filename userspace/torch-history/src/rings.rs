@@ -6,10 +6,7 @@ use cpython::Python;
 use rustix::time::ClockId;
 use torch::{NO_RECORDER, Patience, RingReport, Tried};
 
-use super::{
-    find::{Build, Builds},
-    report::NotesReport,
-};
+use super::{Builds, NotesReport, find::Build};
 use inspect::{
     clock::now_ns,
     memory::AddressSpace,
@@ -32,20 +29,21 @@ pub(crate) fn look(process: &Process, builds: &mut Builds, runtimes: &Runtimes) 
         Ok(build) => build?,
         Err(why) => return unknown(why),
     };
-    let mut report = NotesReport { torch: Some(build.release.clone()), ..NotesReport::default() };
-    report.layouts_were_run = build.row.as_ref().is_ok_and(|row| row.tried == Tried::Run);
     // Programs that are not Python's can have torch, too.
     let python = runtimes.find(process).ok().flatten().map(|found| found.python);
-    match rings(process, &build, python) {
-        Ok(rings) => report.rings = rings,
-        Err(why) => report.unknown = Some(why),
-    }
-    report.read_ns = i64::try_from(now_ns(ClockId::Realtime)).unwrap_or(i64::MAX);
-    if report.unknown.is_none() && report.rings.iter().all(|ring| !ring.enabled) {
-        let why = if report.rings.is_empty() { NO_RECORDER.to_string() } else { is_off(&build.release) };
-        report.unknown = Some(why);
-    }
-    Some(report)
+    let (rings, unknown) = match rings(process, &build, python) {
+        Ok(rings) if rings.is_empty() => (rings, Some(NO_RECORDER.to_string())),
+        Ok(rings) if rings.iter().all(|ring| !ring.enabled) => (rings, Some(is_off(&build.release))),
+        Ok(rings) => (rings, None),
+        Err(why) => (Vec::new(), Some(why)),
+    };
+    Some(NotesReport {
+        layouts_were_run: build.row.as_ref().is_ok_and(|row| row.tried == Tried::Run),
+        torch: Some(build.release),
+        read_ns: i64::try_from(now_ns(ClockId::Realtime)).unwrap_or(i64::MAX),
+        rings,
+        unknown,
+    })
 }
 
 /// Says that the flight recorder is off. By the headers of its releases, torch takes notes by default from

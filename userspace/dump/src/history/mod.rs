@@ -4,29 +4,37 @@
 //! [`history`] reads the processes and compares their ranks; [`render`] shows it. The notes are torch's word,
 //! of the time at which torch wrote them.
 
-mod forged;
-mod report;
 mod text;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Result, bail};
 use rustix::time::ClockId;
+use serde::{Deserialize, Serialize};
 
-use crate as dump;
-use crate::{Choice, RankReport, chosen, survey};
+use crate::{Choice, RankReport, chosen, comm_ranks, survey};
 use flow::text::joined;
-use inspect::{
-    clock::now_ns, host::host_name, memory::ScanLimits, process::Process, python::Runtimes, resolver,
-};
+use inspect::{clock::now_ns, host::host_name, memory::ScanLimits, process::Process, python::Runtimes};
 use nccl_library::symbols::DebugFiles;
-use torch_history as torch_notes;
-use torch_history::{Builds, ProcessHistory, RingReport, names};
+use torch_history::{Builds, GroupHistory, HistoryVerdict, ProcessHistory, RingReport, names};
 
-#[doc(hidden)]
-pub use forged::history_of_forged_rings;
-pub use report::{HISTORY_SCHEMA, HistoryReport};
 pub use text::render;
+
+/// Version of the schema of `--json` (docs/HISTORY.md). Fields may be added within one version; none changes
+/// its meaning.
+pub const HISTORY_SCHEMA: u32 = 1;
+
+/// The history of processes as data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HistoryReport {
+    pub schema: u32,
+    pub host: String,
+    pub unix_time_ns: i64,
+    pub verdict: HistoryVerdict,
+    pub groups: Vec<GroupHistory>,
+    pub processes: Vec<ProcessHistory>,
+}
 
 /// Processes, groups and entries that are looked at.
 #[derive(Clone, Debug)]
@@ -47,12 +55,12 @@ pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
     let (processes, refused) = chosen(&options.choice)?;
     let (mut builds, runtimes) = (Builds::default(), Runtimes::default());
     let mut found: Vec<ProcessHistory> =
-        processes.iter().map(|process| torch_notes::read(process, &mut builds, &runtimes)).collect();
+        processes.iter().map(|process| torch_history::read(process, &mut builds, &runtimes)).collect();
     let by_hash = options.comm.as_deref().is_some_and(|comm| comm.starts_with("0x"));
     let needs_nccl = |history: &ProcessHistory| history.has_entries() && history.rank.is_none();
     let communicators =
         if by_hash || found.iter().any(needs_nccl) { communicators(processes, options) } else { Vec::new() };
-    let mut groups = torch_notes::compare(&mut found, &dump::comm_ranks(&communicators));
+    let mut groups = torch_history::compare(&mut found, &comm_ranks(&communicators));
     found.extend(refused.into_iter().map(|(pid, error)| ProcessHistory {
         host: host_name(),
         pid,
@@ -80,7 +88,7 @@ pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
         schema: HISTORY_SCHEMA,
         host: host_name(),
         unix_time_ns: i64::try_from(now_ns(ClockId::Realtime)).unwrap_or(i64::MAX),
-        verdict: torch_notes::over(&groups),
+        verdict: torch_history::over(&groups),
         groups,
         processes: found,
     })
@@ -88,12 +96,9 @@ pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
 
 /// Reads NCCL's communicators in these processes, as far as their libraries are known.
 fn communicators(processes: Vec<Process>, options: &HistoryOptions) -> Vec<RankReport> {
-    let with_libraries = processes.into_iter().filter_map(|process| {
-        let libraries = resolver::libraries(&process, None).ok()?;
-        Some((process, libraries))
-    });
+    let targets = processes.into_iter().map(|process| (process, None));
     let limits = ScanLimits { time: Duration::from_secs(10), ..ScanLimits::default() };
-    survey(with_libraries.collect(), limits, &options.debug_files, &mut |_| {}).1
+    survey(targets, limits, &options.debug_files, &mut |_| {}).1
 }
 
 /// Returns the ring that torch of each process would dump into a file, by the process's rank in the job.
@@ -123,8 +128,6 @@ pub fn rings_by_rank(report: &HistoryReport) -> Result<BTreeMap<u64, &RingReport
 
 /// Returns the ring of NCCL's collectives: torch writes no other into these files.
 fn ring(process: &ProcessHistory) -> Option<&RingReport> {
-    let rings = process.notes.iter().flat_map(|notes| &notes.rings);
-    rings
-        .filter(|ring| ring.enabled && ring.backend.as_deref() != Some("gloo"))
-        .max_by_key(|ring| ring.entries.len())
+    let is_of_nccl = |ring: &&RingReport| ring.enabled && ring.backend.as_deref() != Some("gloo");
+    process.rings().filter(is_of_nccl).max_by_key(|ring| ring.entries.len())
 }

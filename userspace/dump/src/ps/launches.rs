@@ -8,17 +8,16 @@ use std::{
 use serde::Serialize;
 
 use crate::{Counters, RankReport};
-use nccl_library::{fields::counts_always, nccl::NcclVersion};
+use nccl_library::fields::counts_always;
 
 /// Counter of NCCL's that [`Launches::collectives`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum LaunchCounter {
     /// `ncclComm.seqNumber`, by function: from 2.26 on.
-    #[serde(rename = "seqNumber")]
     SeqNumber,
     /// `collOpCount`, of the communicator (2.24 and 2.25) or of its resources, which no other communicator
     /// has (before).
-    #[serde(rename = "collOpCount")]
     CollOpCount,
 }
 
@@ -61,9 +60,8 @@ impl Launches {
                 since_last_look: None,
             };
         }
-        let version = rank.nccl_version.as_deref().and_then(|text| text.parse::<NcclVersion>().ok());
         // As long as `seqNumber` does not count every launch, `collOpCount` does.
-        let counts_all = counts_always(version, None) == Some(false);
+        let counts_all = counts_always(rank.version(), None) == Some(false);
         let collectives = counters.coll_op_count.filter(|_| counts_all && !counters.coll_op_count_is_shared);
         Self {
             collectives,

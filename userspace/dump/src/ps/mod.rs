@@ -17,8 +17,7 @@ pub use launches::{LaunchCounter, Launches, Movement};
 pub use table::render;
 
 use self::launches::Looks;
-use crate as dump;
-use crate::{Progress, RankReport};
+use crate::{Progress, RankReport, survey};
 use inspect::{
     clock::now_ns,
     host::host_name,
@@ -27,10 +26,7 @@ use inspect::{
     process::{Description, Evidence, Filter, LibraryId, MappedLibrary, Process, Sighting, Users, pids},
     resolver::{self, ProcFile, ResolverError, Unseen, What},
 };
-use nccl_library::{
-    nccl::NcclVersion,
-    symbols::{DebugFiles, Resolution},
-};
+use nccl_library::symbols::{DebugFiles, Resolution};
 
 #[derive(Clone, Debug, Default)]
 pub struct PsOptions {
@@ -47,16 +43,9 @@ pub struct Lister {
     options: PsOptions,
     cache: Option<LayoutCache>,
     users: Users,
-    libraries: HashMap<LibraryId, Known>,
+    /// Library files that were resolved before. Each is kept open, so that its inode is not used again.
+    libraries: HashMap<LibraryId, (MappedLibrary, LibraryEntry)>,
     looks: Looks,
-}
-
-/// Library file that was resolved before. The file is kept open, so that its inode is not used again.
-#[derive(Debug)]
-struct Known {
-    _file: MappedLibrary,
-    entry: LibraryEntry,
-    version: Option<NcclVersion>,
 }
 
 impl Lister {
@@ -117,7 +106,8 @@ impl Lister {
         let (mut libraries, mut admitted) = (Vec::new(), self.options.filter.nccl_versions.is_empty());
         for (file, evidence) in &sighting.libraries {
             in_use.push(file.id);
-            let (entry, version) = self.library(file, *evidence);
+            let entry = self.library(file, *evidence);
+            let version = entry.version.as_deref().and_then(|version| version.parse().ok());
             admitted |= self.options.filter.admits_version(version);
             libraries.push(entry);
         }
@@ -148,19 +138,17 @@ impl Lister {
         })
     }
 
-    fn library(&mut self, file: &MappedLibrary, found_by: Evidence) -> (LibraryEntry, Option<NcclVersion>) {
-        let known = self.libraries.get(&file.id).map(|known| (known.entry.clone(), known.version));
-        let (entry, version) = known.unwrap_or_else(|| {
-            let resolved = self.resolve(file);
-            let version = resolved.as_ref().ok().and_then(|resolution| resolution.nccl_version);
-            let entry = LibraryEntry::new(file, &resolved);
+    fn library(&mut self, file: &MappedLibrary, found_by: Evidence) -> LibraryEntry {
+        let known = self.libraries.get(&file.id).map(|(_, entry)| entry.clone());
+        let entry = known.unwrap_or_else(|| {
+            let entry = LibraryEntry::new(file, &self.resolve(file));
             if let Ok(copy) = file.try_clone() {
-                self.libraries.insert(file.id, Known { _file: copy, entry: entry.clone(), version });
+                self.libraries.insert(file.id, (copy, entry.clone()));
             }
-            (entry, version)
+            entry
         });
         // The path and its state belong to the process, not to the inode.
-        (LibraryEntry { path: file.shown(), deleted: file.deleted, found_by, ..entry }, version)
+        LibraryEntry { path: file.shown(), deleted: file.deleted, found_by, ..entry }
     }
 
     fn resolve(&self, file: &MappedLibrary) -> Result<Resolution> {
@@ -177,14 +165,15 @@ impl Lister {
         to_scan: Vec<(usize, Process, Vec<MappedLibrary>)>,
         progress: &mut dyn FnMut(&Progress<'_>),
     ) {
-        let started: Vec<Option<u64>> = to_scan.iter().map(|(_, process, _)| process.started()).collect();
-        let (indexes, targets): (Vec<usize>, Vec<_>) =
-            to_scan.into_iter().map(|(index, process, files)| (index, (process, files))).unzip();
+        let (whose, targets): (Vec<_>, Vec<_>) = to_scan
+            .into_iter()
+            .map(|(index, process, files)| ((index, process.started()), (process, Some(files))))
+            .unzip();
         let (scanned, ranks) =
-            dump::survey(targets, self.options.limits, &self.options.debug_files, progress);
+            survey(targets.into_iter(), self.options.limits, &self.options.debug_files, progress);
         let at = Instant::now();
         self.looks.begin();
-        for ((index, started), scanned) in indexes.into_iter().zip(started).zip(scanned) {
+        for ((index, started), scanned) in whose.into_iter().zip(scanned) {
             let Some(entry) = report.processes.get_mut(index) else { continue };
             let of_process = |rank: &&RankReport| rank.pid == entry.pid;
             let mut communicators: Vec<_> = ranks

@@ -1,6 +1,6 @@
 //! The list as text for people: a line for each process and library, and below it one for each communicator.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use super::{
     entries::{CommunicatorEntry, LibraryEntry, ProcessEntry, PsReport},
@@ -45,9 +45,7 @@ fn headline(processes: &[ProcessEntry]) -> String {
     let mut text = format!("{count} {}", if count == 1 { "process uses NCCL" } else { "processes use NCCL" });
     // Copies in forked children do not count.
     let ranks = || processes.iter().filter_map(|process| process.communicators.as_deref()).flatten();
-    let mut hashes: Vec<&str> = ranks().map(|rank| rank.comm_hash.as_str()).collect();
-    hashes.sort_unstable();
-    hashes.dedup();
+    let hashes: BTreeSet<&str> = ranks().map(|rank| rank.comm_hash.as_str()).collect();
     if !hashes.is_empty() {
         let what = if hashes.len() == 1 { "communicator" } else { "communicators" };
         _ = write!(text, "; ranks here: {}, of {} {what}", ranks().count(), hashes.len());

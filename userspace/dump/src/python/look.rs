@@ -1,11 +1,11 @@
 //! The stacks of a process's Python threads.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use cpython::{Python, StackEnd, ThreadState, Unknown, Walker, pthread};
 use nccl_library::elf::Machine;
 
-use super::report::{PythonReport, PythonThread};
+use crate::{PythonReport, PythonThread, process::thread_ids};
 use inspect::{
     process::{Process, read_text, status_field},
     python::{Pages, Runtimes},
@@ -14,29 +14,29 @@ use inspect::{
 /// Maximum number of threads of one process that are given with their stacks.
 const MAX_THREADS: usize = 256;
 
-/// Choice of the threads that are given. The main thread always is, and so are those in torch's collectives
-/// and waits.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Wanted<'a> {
-    /// These threads, too.
-    These(&'a BTreeSet<u32>),
-    All,
-}
-
-/// Finds the stacks of the Python threads of a process; `None` if it is no Python program.
-pub(crate) fn look(process: &Process, wanted: Wanted<'_>, runtimes: &Runtimes) -> Option<PythonReport> {
+/// Finds the stacks of the Python threads of a process; `None` if it is no Python program. The main thread is
+/// always given, and so are those in torch's collectives and waits; others if they are wanted.
+pub(crate) fn look(
+    process: &Process,
+    is_wanted: impl Fn(u32) -> bool,
+    runtimes: &Runtimes,
+) -> Option<PythonReport> {
     let python = match runtimes.find(process) {
         Ok(found) => found?.python,
         Err(why) => return Some(PythonReport { unknown: Some(why), ..PythonReport::default() }),
     };
     let version = Some(python.offsets.version.to_string());
-    Some(match threads(process, python, wanted) {
+    Some(match threads(process, python, is_wanted) {
         Ok(threads) => PythonReport { version, threads, unknown: None },
         Err(unknown) => PythonReport { version, unknown: Some(unknown.to_string()), threads: Vec::new() },
     })
 }
 
-fn threads(process: &Process, python: Python, wanted: Wanted<'_>) -> Result<Vec<PythonThread>, Unknown> {
+fn threads(
+    process: &Process,
+    python: Python,
+    is_wanted: impl Fn(u32) -> bool,
+) -> Result<Vec<PythonThread>, Unknown> {
     let memory = Pages::new(process);
     let mut walker = Walker::new(python, &memory);
     let numbers = thread_numbers(process);
@@ -60,11 +60,9 @@ fn threads(process: &Process, python: Python, wanted: Wanted<'_>) -> Result<Vec<
             continue;
         }
         let thread = thread(&mut walker, *tid, *state, *tid == main);
-        let is_wanted = match wanted {
-            Wanted::All => true,
-            Wanted::These(tids) => tids.contains(tid),
-        };
-        if thread.is_main || is_wanted || thread.is_in_torch_distributed() {
+        let innermost = thread.frames.first();
+        let is_in_torch = innermost.is_some_and(|frame| frame.file.contains("/torch/distributed/"));
+        if thread.is_main || is_wanted(*tid) || is_in_torch {
             threads.push(thread);
         }
     }
@@ -117,9 +115,7 @@ fn thread(walker: &mut Walker<'_>, tid: u32, state: ThreadState, is_main: bool) 
 /// container.
 fn thread_numbers(process: &Process) -> BTreeMap<u32, u32> {
     let folder = process.proc_path().join("task");
-    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-    let tids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let tids = tids.take(cpython::MAX_THREADS);
+    let tids = thread_ids(process).take(cpython::MAX_THREADS);
     if process.own_pid() == process.pid() {
         return tids.map(|tid| (tid, tid)).collect();
     }

@@ -8,7 +8,7 @@ mod look;
 mod report;
 
 pub(super) use inspect::python::Runtimes;
-pub(super) use look::{Wanted, look};
+pub(super) use look::look;
 pub use report::{PythonGroup, PythonReport, PythonThread};
 pub(super) use report::{groups, place};
 

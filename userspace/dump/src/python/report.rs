@@ -49,20 +49,6 @@ pub struct PythonGroup {
     pub frames: Vec<PythonFrame>,
 }
 
-impl PythonReport {
-    /// Returns the main thread, if it is known where it is.
-    pub(crate) fn main_thread(&self) -> Option<&PythonThread> {
-        self.threads.iter().find(|thread| thread.is_main && !thread.frames.is_empty())
-    }
-}
-
-impl PythonThread {
-    /// Tells whether the innermost frame is in torch's collectives, or in its waits for them.
-    pub(super) fn is_in_torch_distributed(&self) -> bool {
-        self.frames.first().is_some_and(|frame| frame.file.contains("/torch/distributed/"))
-    }
-}
-
 /// Describes where a thread is: `train.py:41 in load_batch`, or
 /// `distributed_c10d.py:2806 in all_reduce, called from train.py:52 in step` where the innermost frame is not
 /// the user's own code.
@@ -92,9 +78,8 @@ pub(crate) fn groups<'a>(threads: impl IntoIterator<Item = (u32, &'a PythonThrea
     };
     let mut groups: Vec<PythonGroup> = by_stack.into_iter().map(group).collect();
     groups.sort_by_key(|group| std::cmp::Reverse(group.ranks.len()));
-    let sizes: Vec<usize> = groups.iter().map(|group| group.ranks.len()).collect();
-    if let Some(first) = groups.first_mut() {
-        first.is_largest = sizes.get(1).is_none_or(|second| *second < first.ranks.len());
+    if let [first, others @ ..] = &mut *groups {
+        first.is_largest = others.first().is_none_or(|second| second.ranks.len() < first.ranks.len());
     }
     groups
 }

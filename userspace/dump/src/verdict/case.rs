@@ -1,14 +1,16 @@
 //! Facts about one communicator that rules share, and sentences that several of them use.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use super::{Kind, State, Verdict, common_calls::CommonCall, left::left_sentence};
-use crate::{
-    absent::{AbsentRank, Place},
-    dump_report::ProcessReport,
-    process_state::ProcessState,
-    rank_report::{ProxyListState, RankReport},
+use std::{
+    borrow::Borrow,
+    collections::{BTreeMap, BTreeSet},
 };
+
+use super::{
+    Kind, State, Verdict,
+    common_calls::CommonCall,
+    left::{has_left, was_searched_to_the_end},
+};
+use crate::{AbsentRank, Place, ProcessReport, ProcessState, ProxyListState, RankReport};
 use flow::text::joined;
 
 /// Maximum number of sentences of one kind in a verdict: a thousand ranks that wait for one are not all
@@ -20,7 +22,7 @@ pub(super) struct Case<'a> {
     pub(super) ranks: BTreeMap<u32, &'a RankReport>,
     /// All reports of ranks; more than [`Self::ranks`] if one rank appears twice.
     pub(super) reports: &'a [RankReport],
-    n_ranks: u32,
+    pub(super) n_ranks: u32,
     /// Seconds from the first reading to the last, of the rank for which they are fewest.
     pub(super) seconds: f64,
     pub(super) processes: &'a [ProcessReport],
@@ -32,17 +34,23 @@ pub(super) struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
+    /// Puts the facts together; `None` without a rank.
     pub(super) fn new(
-        ranks: &'a [RankReport],
-        n_ranks: u32,
+        reports: &'a [RankReport],
         processes: &'a [ProcessReport],
         explained: &'a BTreeSet<(String, u32)>,
         common_call: Option<&'a CommonCall>,
-    ) -> Self {
-        let seconds = ranks.iter().map(|rank| rank.motion.seconds).fold(f64::INFINITY, f64::min);
-        let exited = processes.iter().filter(|process| process.state == ProcessState::Exited).collect();
-        let by_number = ranks.iter().map(|rank| (rank.rank, rank)).collect();
-        Self { ranks: by_number, reports: ranks, n_ranks, seconds, processes, exited, explained, common_call }
+    ) -> Option<Self> {
+        Some(Self {
+            ranks: reports.iter().map(|rank| (rank.rank, rank)).collect(),
+            reports,
+            n_ranks: reports.first()?.n_ranks,
+            seconds: reports.iter().map(|rank| rank.motion.seconds).fold(f64::INFINITY, f64::min),
+            processes,
+            exited: processes.iter().filter(|process| process.state == ProcessState::Exited).collect(),
+            explained,
+            common_call,
+        })
     }
 
     /// Returns the verdict that all other ranks wait for the culprits.
@@ -54,11 +62,11 @@ impl<'a> Case<'a> {
     ) -> Verdict {
         let culprits: Vec<u32> = culprits.into_iter().collect();
         let victims = self.ranks_where(|rank| !culprits.contains(&rank.rank));
-        Verdict { state: State::Stuck, kind: Some(kind), culprits, victims, evidence }
+        Verdict::stuck(kind, culprits, victims, evidence)
     }
 
     pub(super) fn process_of(&self, rank: &RankReport) -> Option<&'a ProcessReport> {
-        self.processes.iter().find(|process| process.is_of(rank))
+        ProcessReport::of(rank, self.processes)
     }
 
     /// Tells whether the rank's process waits in another communicator.
@@ -78,73 +86,68 @@ impl<'a> Case<'a> {
         all.filter(move |absent| !known.contains(&absent.rank) && seen.insert(absent.rank))
     }
 
-    /// Returns the ranks whose processes are gone: all processes of the host can be seen, and none has the
-    /// rank; or a process that was given has exited, and no other rank is missing; or NCCL's reliability
-    /// service has found it dead.
-    pub(super) fn gone(&self) -> Vec<u32> {
+    /// Returns the ranks whose processes are gone ([`Kind::Gone`]): all processes of the host can be seen,
+    /// and none has the rank; or a process that was given has exited, and no other rank is missing; or NCCL's
+    /// reliability service has found it dead. After them come those whose processes live, were read, and have
+    /// no such communicator ([`Kind::Left`]).
+    pub(super) fn vanished(&self) -> Vec<(u32, Kind)> {
         let is_only = self.n_missing() == 1 && !self.exited.is_empty();
-        let is_gone = |absent: &&AbsentRank| {
-            let is_dead = absent.peer.as_ref().is_some_and(|peer| peer.is_dead);
-            match absent.place {
-                Place::Gone => true,
-                Place::Unseen => is_only || is_dead,
-                Place::Elsewhere => is_dead,
-                Place::Here => false,
+        let kind_of = |absent: &AbsentRank| match absent.place {
+            Place::Gone => Some(Kind::Gone),
+            Place::Unseen if is_only => Some(Kind::Gone),
+            Place::Unseen | Place::Elsewhere => absent.is_dead().then_some(Kind::Gone),
+            Place::Here => {
+                self.process_of_absent(absent).filter(|p| was_searched_to_the_end(p)).map(|_| Kind::Left)
             }
         };
-        self.absent().filter(is_gone).map(|absent| absent.rank).collect()
+        let vanished = self.absent().filter_map(|absent| Some((absent.rank, kind_of(absent)?)));
+        let mut vanished: Vec<(u32, Kind)> = vanished.collect();
+        vanished.sort_by_key(|(_, kind)| *kind != Kind::Gone);
+        vanished
     }
 
     /// Tells where a rank is: `rank 3 is process 77, which was not read`; `None` where it is not known.
     pub(super) fn absent_sentence(&self, rank: u32) -> Option<String> {
         let absent = self.absent().find(|absent| absent.rank == rank)?;
-        let peer = absent.peer.as_ref();
-        let who = peer.map(|peer| {
+        let who = absent.peer.as_ref().map(|peer| {
             let s = if peer.gpus.len() == 1 { "" } else { "s" };
             let gpus = format!(" (GPU{s} {})", joined(&peer.gpus, ", "));
             let gpus = if peer.gpus.is_empty() { "" } else { &gpus };
-            (format!("process {}", peer.pid), format!(" of host {}{gpus}", peer.host))
+            format!("process {} of host {}{gpus}", peer.pid, peer.host)
         });
-        Some(match (absent.place, absent.pid) {
-            (Place::Elsewhere | Place::Unseen, _) if peer.is_some_and(|peer| peer.is_dead) => {
-                let (process, of) = who.unwrap_or_default();
-                format!(
-                    "rank {rank} was {process}{of}, which NCCL's own reliability service has found to be dead"
-                )
+        let what = match (absent.place, who, absent.pid) {
+            (Place::Elsewhere | Place::Unseen, Some(who), _) if absent.is_dead() => {
+                format!("was {who}, which NCCL's own reliability service has found to be dead")
             }
-            (Place::Gone, _) => {
-                let was = who.map(|(process, of)| format!("; it was {process}{of}")).unwrap_or_default();
+            (Place::Gone, who, _) => {
+                let was = who.map(|who| format!("; it was {who}")).unwrap_or_default();
                 let left = self.left_over_sentence(rank);
-                format!(
-                    "rank {rank} was on this host, and no live process is that rank: its process is gone{was}{left}"
-                )
+                format!("was on this host, and no live process is that rank: its process is gone{was}{left}")
             }
-            (Place::Elsewhere, _) if who.is_some() => {
-                let (process, of) = who.unwrap_or_default();
-                format!("rank {rank} is {process}{of}, which was not read")
+            (Place::Elsewhere, Some(who), _) => format!("is {who}, which was not read"),
+            (Place::Unseen, ..) => {
+                "was on this host, and no process that can be seen from here is that rank: it is gone, \
+                                    or in another container"
+                    .to_owned()
             }
-            (Place::Unseen, _) => format!(
-                "rank {rank} was on this host, and no process that can be seen from here is that rank: it \
-                 is gone, or in another container"
-            ),
-            (Place::Here, Some(pid)) => match self.process_of_absent(absent) {
-                None => format!("rank {rank} is process {pid}, which was not read"),
+            (Place::Here, _, Some(pid)) => match self.process_of_absent(absent) {
+                None => format!("is process {pid}, which was not read"),
                 Some(ProcessReport { error: Some(error), .. }) => {
-                    format!("rank {rank} is process {pid}, which could not be read: {error}")
+                    format!("is process {pid}, which could not be read: {error}")
                 }
-                Some(process) => left_sentence(rank, process),
+                Some(process) => has_left(process),
             },
-            (Place::Here, None) => format!("rank {rank} is a process of this host that was not read"),
-            (Place::Elsewhere, _) => format!("rank {rank} is on another host, or in another container"),
-        })
+            (Place::Here, _, None) => "is a process of this host that was not read".to_owned(),
+            (Place::Elsewhere, None, _) => "is on another host, or in another container".to_owned(),
+        };
+        Some(format!("rank {rank} {what}"))
     }
 
     pub(super) fn absent_sentences(&self) -> Vec<String> {
         let known = |absent: &&AbsentRank| absent.place != Place::Elsewhere || absent.peer.is_some();
         let mut known: Vec<&AbsentRank> = self.absent().filter(known).collect();
         // Ranks that are gone come before those that are only elsewhere.
-        let is_dead = |absent: &AbsentRank| absent.peer.as_ref().is_some_and(|peer| peer.is_dead);
-        known.sort_by_key(|absent| absent.place == Place::Elsewhere && !is_dead(absent));
+        known.sort_by_key(|absent| absent.place == Place::Elsewhere && !absent.is_dead());
         known.into_iter().take(MAX_SENTENCES).filter_map(|absent| self.absent_sentence(absent.rank)).collect()
     }
 
@@ -158,9 +161,8 @@ impl<'a> Case<'a> {
         let first = self.process_of(self.ranks.values().next()?)?;
         let is_like = |process: &&ProcessReport| {
             let is_there = process.state == ProcessState::Running || process.state.is_halted();
-            let is_same = (&process.owner, &process.name) == (&first.owner, &first.name);
             is_there
-                && is_same
+                && process.is_like(first)
                 && process.error.is_none()
                 && process.forked_from.is_none()
                 && !process.libraries.is_empty()
@@ -173,12 +175,11 @@ impl<'a> Case<'a> {
 
     /// Describes the GPUs of ranks: `GPU of rank 0: 99 % busy, 0 % memory, NVLink still`.
     pub(super) fn gpu_sentences(&self) -> Vec<String> {
-        let known = self.ranks.iter().filter_map(|(number, rank)| Some((number, rank.gpu.as_ref()?)));
-        let known = known.filter(|(_, gpu)| gpu.sm_percent.is_some());
-        known
-            .take(MAX_SENTENCES)
-            .map(|(rank, gpu)| format!("GPU of rank {rank}: {}", gpu.describe()))
-            .collect()
+        let sentence = |(rank, report): (&u32, &&RankReport)| {
+            let gpu = report.gpu.as_ref().filter(|gpu| gpu.sm_percent.is_some())?;
+            Some(format!("GPU of rank {rank}: {}", gpu.describe()))
+        };
+        self.ranks.iter().filter_map(sentence).take(MAX_SENTENCES).collect()
     }
 
     /// Describes what the kernels take of each rank's GPU.
@@ -200,10 +201,6 @@ impl<'a> Case<'a> {
     /// Tells whether no process that was read has this rank.
     pub(super) fn is_missing(&self, rank: u32) -> bool {
         rank < self.n_ranks && !self.ranks.contains_key(&rank)
-    }
-
-    pub(super) fn n_ranks(&self) -> u32 {
-        self.n_ranks
     }
 
     pub(super) fn n_missing(&self) -> usize {
@@ -241,12 +238,11 @@ impl<'a> Case<'a> {
                 self.ranks.values().filter_map(|other| other.counters.seq_number.get(function)).max()?;
             (theirs > count).then(|| format!("{function} {count} of {theirs}"))
         });
-        let by_function: Vec<String> = by_function.collect();
-        if by_function.is_empty() {
-            let count = report.counters.launched().unwrap_or(0);
-            return format!("rank {rank} has not joined: {count} of {most} collectives launched");
+        let mut launched = joined(by_function, ", ");
+        if launched.is_empty() {
+            launched = format!("{} of {most} collectives", report.counters.launched().unwrap_or(0));
         }
-        format!("rank {rank} has not joined: {} launched", by_function.join(", "))
+        format!("rank {rank} has not joined: {launched} launched")
     }
 
     pub(super) fn exited_sentence(&self) -> Option<String> {
@@ -260,22 +256,19 @@ impl<'a> Case<'a> {
             ));
         }
         let pids = joined(self.exited.iter().take(8).map(|process| process.pid), ", ");
-        Some(if self.exited.len() == 1 {
-            format!("process {pids}, which was given, has exited")
-        } else {
-            format!("processes {pids}, which were given, have exited")
+        Some(match self.exited.len() {
+            1 => format!("process {pids}, which was given, has exited"),
+            _ => format!("processes {pids}, which were given, have exited"),
         })
     }
 
     pub(super) fn missing_sentence(&self) -> Option<String> {
-        let (left, gone) = (self.left(), self.gone());
-        let count = self.n_missing().saturating_sub(left.len() + gone.len());
+        let vanished = self.vanished();
+        let count = self.n_missing().saturating_sub(vanished.len());
         (count > 0).then(|| {
             let ranks = if self.n_missing() <= MAX_SENTENCES {
-                let ranks = self.missing_ranks().into_iter();
-                let ranks: Vec<u32> =
-                    ranks.filter(|rank| !left.contains(rank) && !gone.contains(rank)).collect();
-                format!(" ({})", named(ranks))
+                let has_not = |rank: &u32| vanished.iter().all(|(other, _)| other != rank);
+                format!(" ({})", named(self.missing_ranks().into_iter().filter(has_not)))
             } else {
                 String::new()
             };
@@ -298,30 +291,50 @@ impl<'a> Case<'a> {
             return;
         };
         verdict.kind = Some(kind);
-        let halted = verdict.culprits.iter().filter_map(|rank| halted_sentence(self.ranks.get(rank)?));
+        let halted = verdict.culprits.iter().filter_map(|rank| self.ranks.get(rank)?.halted_sentence());
         let new: Vec<String> = halted.filter(|sentence| !verdict.evidence.contains(sentence)).collect();
         verdict.evidence.splice(0..0, new.into_iter().take(MAX_SENTENCES));
     }
 
+    /// Returns the verdict that the ranks whose processes run no code of their own hold up the victims.
+    pub(super) fn held_up(&self, what: String, halted: Vec<u32>, victims: Vec<u32>) -> Verdict {
+        let mut verdict = Verdict::new(State::Stuck, what);
+        self.add_halted(&mut verdict);
+        Verdict { kind: self.kind_of_halted(&halted), culprits: halted, victims, ..verdict }
+    }
+
     pub(super) fn add_halted(&self, verdict: &mut Verdict) {
-        let halted = self.ranks.values().filter_map(|rank| halted_sentence(rank));
+        let halted = self.ranks.values().filter_map(|rank| rank.halted_sentence());
         verdict.evidence.extend(halted.take(MAX_SENTENCES));
     }
 }
 
-/// Tells what holds a rank, if its process runs no code of its own: `rank 1 is stopped: process 8372 is in state
-/// T (SIGSTOP or a debugger)`.
-pub(super) fn halted_sentence(rank: &RankReport) -> Option<String> {
-    let (what, why) = rank.process_state.reason()?;
-    Some(format!("rank {} {what}: process {} {why}", rank.rank, rank.pid))
+impl RankReport {
+    /// Tells what holds a rank, if its process runs no code of its own: `rank 1 is stopped: process 8372 is
+    /// in state T (SIGSTOP or a debugger)`.
+    pub(super) fn halted_sentence(&self) -> Option<String> {
+        let (what, why) = self.process_state.reason()?;
+        Some(format!("rank {} {what}: process {} {why}", self.rank, self.pid))
+    }
+
+    pub(super) fn has_unreadable_ops(&self) -> bool {
+        matches!(self.proxy.state, ProxyListState::Torn | ProxyListState::Unreadable)
+    }
 }
 
-pub(super) fn ops_are_unreadable(rank: &RankReport) -> bool {
-    matches!(rank.proxy.state, ProxyListState::Torn | ProxyListState::Unreadable)
+/// Names ranks with the verb that fits their number: `rank 3 is`, `ranks 1, 2, 5 are`.
+pub(super) fn subject<R: Borrow<u32>>(
+    ranks: impl IntoIterator<Item = R>,
+    [one, several]: [&str; 2],
+) -> String {
+    let ranks: Vec<u32> = ranks.into_iter().map(|rank| *rank.borrow()).collect();
+    format!("{} {}", named(&ranks), if ranks.len() == 1 { one } else { several })
 }
+
+pub(super) const BE: [&str; 2] = ["is", "are"];
 
 /// Names ranks: `rank 3`, `ranks 1, 2, 5`, `ranks 0, 1, 2 and 61 more`.
-pub(crate) fn named<R: std::borrow::Borrow<u32>>(ranks: impl IntoIterator<Item = R>) -> String {
+pub(crate) fn named<R: Borrow<u32>>(ranks: impl IntoIterator<Item = R>) -> String {
     const SHOWN: usize = 8;
     let ranks: Vec<u32> = ranks.into_iter().map(|rank| *rank.borrow()).collect();
     let shown = joined(ranks.iter().take(SHOWN), ", ");

@@ -6,11 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    case::{Case, halted_sentence, ops_are_unreadable},
-    waits::Waits,
-};
-use crate::rank_report::RankReport;
+use super::{Case, Kind, waits::Waits};
+use crate::RankReport;
 
 /// Ranks at which the waiting ends, each with a sentence, and those that wait.
 #[derive(Debug, Default)]
@@ -21,10 +18,6 @@ struct Causes {
 }
 
 impl Causes {
-    fn has(&self, rank: u32) -> bool {
-        self.sure.contains_key(&rank) || self.likely.contains_key(&rank)
-    }
-
     fn add(&mut self, is_sure: bool, rank: u32, cause: String) {
         (if is_sure { &mut self.sure } else { &mut self.likely }).insert(rank, cause);
     }
@@ -46,7 +39,7 @@ pub(super) fn follow(
         let mut to_visit = vec![*number];
         let mut visited = BTreeSet::new();
         while let Some(at) = to_visit.pop() {
-            if !visited.insert(at) || causes.has(at) {
+            if !visited.insert(at) || causes.sure.contains_key(&at) || causes.likely.contains_key(&at) {
                 continue;
             }
             let is_waited_for = at != *number;
@@ -94,17 +87,17 @@ fn sure_cause(
     is_waited_for: bool,
 ) -> Option<String> {
     let Some(rank) = case.ranks.get(&number) else {
-        if case.left().contains(&number) {
+        if case.vanished().contains(&(number, Kind::Left)) {
             return case.absent_sentence(number);
         }
         let why = "it is gone, or its PID was not given";
         let why = case.absent_sentence(number).unwrap_or_else(|| why.to_owned());
         return Some(format!("rank {number} is waited for and was not read: {why}"));
     };
-    if let Some(halted) = halted_sentence(rank) {
+    if let Some(halted) = rank.halted_sentence() {
         return Some(halted);
     }
-    if ops_are_unreadable(rank) {
+    if rank.has_unreadable_ops() {
         let why = "cannot tell what it does, because its ops in flight could not be read";
         return is_waited_for.then(|| format!("rank {number} is waited for: {why}"));
     }

@@ -7,11 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Kind, Verdict,
-    case::{Case, MAX_SENTENCES, named},
-};
-use crate::dump_report::{CommunicatorReport, ProcessReport};
+use super::{BE, Case, Kind, MAX_SENTENCES, Verdict, subject};
+use crate::{CommunicatorReport, ProcessId, ProcessReport, RankReport};
 
 /// Calls that do not end before all ranks have made them. (src/init.cc, src/dev_runtime.cc.
 /// `ncclCommDestroy` and `ncclCommAbort` wait for the rank's own work, and, from 2.27 on, for all ranks.)
@@ -29,9 +26,6 @@ const COMMON: [&str; 11] = [
     "ncclDevCommDestroy",
 ];
 
-/// A process, by host and PID.
-type ProcessId<'a> = (&'a str, u32);
-
 /// A call in which ranks of a communicator wait for its others.
 #[derive(Clone, Debug)]
 pub(super) struct CommonCall {
@@ -42,14 +36,6 @@ pub(super) struct CommonCall {
     is_inferred: bool,
 }
 
-/// Returns the common call of a thread of the process, and the thread.
-fn call_in(process: &ProcessReport) -> Option<(&str, u32)> {
-    process.threads.iter().find_map(|thread| {
-        let call = thread.nccl_api.as_deref()?;
-        COMMON.contains(&call).then_some((call, thread.tid))
-    })
-}
-
 /// Finds the calls that ranks wait in, by communicator: at most one of each.
 pub(super) fn find(
     communicators: &[CommunicatorReport],
@@ -57,18 +43,16 @@ pub(super) fn find(
 ) -> BTreeMap<usize, CommonCall> {
     let mut by_function: BTreeMap<&str, BTreeMap<ProcessId<'_>, u32>> = BTreeMap::new();
     for process in processes {
-        if let Some((call, thread)) = call_in(process) {
-            by_function.entry(call).or_default().insert((&process.host, process.pid), thread);
+        if let Some((thread, call)) = process.calls().find(|(_, call)| COMMON.contains(call)) {
+            by_function.entry(call).or_default().insert(process.id(), thread);
         }
     }
     let mut found = BTreeMap::new();
     for (function, mut callers) in by_function {
         loop {
             let inside = |communicator: &CommunicatorReport| -> BTreeMap<u32, u32> {
-                let ranks = communicator.ranks.iter();
-                let threads = ranks
-                    .filter_map(|rank| Some((rank.rank, *callers.get(&(rank.host.as_str(), rank.pid))?)));
-                threads.collect()
+                let thread = |rank: &RankReport| Some((rank.rank, *callers.get(&rank.process())?));
+                communicator.ranks.iter().filter_map(thread).collect()
             };
             let candidates = communicators.iter().enumerate().filter(|(at, _)| !found.contains_key(at));
             let best = candidates
@@ -76,13 +60,9 @@ pub(super) fn find(
                 .filter(|(_, one, inside)| !inside.is_empty() && inside.len() < one.n_ranks as usize)
                 .max_by_key(|(_, one, inside)| (inside.len(), std::cmp::Reverse(one.n_ranks)));
             let Some((at, communicator, inside)) = best else { break };
-            let ids: BTreeSet<ProcessId<'_>> =
-                communicator.ranks.iter().map(|rank| (rank.host.as_str(), rank.pid)).collect();
+            let ids: BTreeSet<ProcessId<'_>> = communicator.ranks.iter().map(RankReport::process).collect();
             callers.retain(|id, _| !ids.contains(id));
-            let has_several = |process: &&ProcessReport| {
-                process.communicators > 1 && ids.contains(&(process.host.as_str(), process.pid))
-            };
-            let is_inferred = processes.iter().any(|process| has_several(&process));
+            let is_inferred = processes.iter().any(|one| one.communicators > 1 && ids.contains(&one.id()));
             found.insert(at, CommonCall { function: function.to_owned(), inside, is_inferred });
         }
     }
@@ -93,20 +73,18 @@ pub(super) fn find(
 pub(super) fn common_call(case: &Case<'_>) -> Option<Verdict> {
     let call = case.common_call?;
     let function = &call.function;
-    let inside: Vec<u32> = call.inside.keys().copied().collect();
     let outside = case.ranks_where(|rank| !call.inside.contains_key(&rank.rank));
     let mut evidence =
         vec![format!("no NCCL op in flight, and nothing was launched for {:.1} s", case.seconds)];
-    let verb = if inside.len() == 1 { "is" } else { "are" };
     let inferred = if call.is_inferred { " (inferred: who is in it is of this communicator)" } else { "" };
     evidence.push(format!(
-        "{} {verb} in {function}, which all ranks of the communicator must call{inferred}",
-        named(&inside)
+        "{} in {function}, which all ranks of the communicator must call{inferred}",
+        subject(call.inside.keys(), BE)
     ));
     for rank in outside.iter().take(MAX_SENTENCES) {
         evidence.push(format!("rank {rank} has not called {function}"));
     }
-    if outside.is_empty() || case.n_missing() > case.gone().len() + case.left().len() {
+    if outside.is_empty() || case.n_missing() > case.vanished().len() {
         evidence.extend(case.absent_sentences());
         evidence.extend(case.missing_sentence());
         evidence.push("cannot tell whether ranks that were not read have called it".to_owned());

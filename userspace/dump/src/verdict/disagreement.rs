@@ -7,11 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::case::named;
-use crate::{
-    process_state::ProcessState,
-    rank_report::{ConnectionReport, OpReport, RankReport},
-};
+use super::named;
+use crate::{ConnectionReport, OpReport, ProcessState, RankReport};
 use flow::text::joined;
 use nccl_library::nccl::Direction;
 
@@ -62,49 +59,50 @@ pub(super) fn minority<K: Ord>(sides: &BTreeMap<K, BTreeSet<u32>>) -> BTreeSet<u
     sides.values().filter(|side| !clear || side.len() < largest).flatten().copied().collect()
 }
 
+/// Groups the ranks' collectives by a key and by what must be the same under one key, and finds the lowest
+/// key under which it is not.
+fn first_difference<'a, K: Ord, S: Ord>(
+    ranks: &Ranks<'a>,
+    key_and_side: impl Fn(&'a OpReport) -> Option<(K, S)>,
+) -> Option<(K, BTreeMap<S, BTreeSet<u32>>)> {
+    let mut by_key: BTreeMap<K, BTreeMap<S, BTreeSet<u32>>> = BTreeMap::new();
+    for (number, rank) in ranks {
+        for (key, side) in collectives(rank).filter_map(&key_and_side) {
+            by_key.entry(key).or_default().entry(side).or_default().insert(*number);
+        }
+    }
+    by_key.into_iter().find(|(_, sides)| sides.len() > 1)
+}
+
 /// Finds different collectives under one number. Only the lowest number counts: those that follow are
 /// shifted.
 fn different_collectives(ranks: &Ranks<'_>, found: &mut Disagreement) {
-    let mut by_count: BTreeMap<u64, BTreeMap<&str, BTreeSet<u32>>> = BTreeMap::new();
-    for (number, rank) in ranks {
-        for op in collectives(rank) {
-            let Some(coll) = op.coll.as_deref() else { continue };
-            by_count.entry(op.op_count).or_default().entry(coll).or_default().insert(*number);
-        }
+    fn number_and_name(op: &OpReport) -> Option<(u64, &str)> {
+        Some((op.op_count, op.coll.as_deref()?))
     }
-    if let Some((count, sides)) = by_count.iter().find(|(_, sides)| sides.len() > 1) {
+    if let Some((count, sides)) = first_difference(ranks, number_and_name) {
         let text = sides.iter().map(|(coll, ranks)| format!("{coll} on {}", named(ranks)));
-        found.add(minority(sides), format!("the order differs: op {count} is {}", joined(text, ", ")));
+        found.add(minority(&sides), format!("the order differs: op {count} is {}", joined(text, ", ")));
     }
 }
 
 /// Finds different numbers of steps under one number, in patterns in which all ranks have the same.
 fn different_sizes(ranks: &Ranks<'_>, found: &mut Disagreement) {
-    const EVEN: [&str; 4] = ["RING", "RING_TWICE", "PIPELINE_FROM", "PIPELINE_TO"];
-    type Key<'a> = (u64, u32, &'a str, Option<&'a str>);
-    let mut by_op: BTreeMap<Key<'_>, BTreeMap<u64, BTreeSet<u32>>> = BTreeMap::new();
-    for (number, rank) in ranks {
-        for op in collectives(rank) {
-            let (Some(coll), pattern) = (op.coll.as_deref(), op.pattern.as_deref()) else { continue };
-            // Broadcasts of different sizes in a group are one ring with parts of their own.
-            if coll != "AllGatherV"
-                && pattern.is_some_and(|pattern| EVEN.contains(&pattern) || is_tree(pattern))
-            {
-                let sides = by_op.entry((op.op_count, op.channel, coll, pattern)).or_default();
-                sides.entry(op.nsteps).or_default().insert(*number);
-            }
-        }
+    const EVEN: [&str; 7] =
+        ["RING", "RING_TWICE", "PIPELINE_FROM", "PIPELINE_TO", "TREE_UP", "TREE_DOWN", "TREE_UP_DOWN"];
+    type Op<'a> = (u64, u32, &'a str, &'a str);
+    fn op_and_steps(op: &OpReport) -> Option<(Op<'_>, u64)> {
+        let (coll, pattern) = (op.coll.as_deref()?, op.pattern.as_deref()?);
+        // Broadcasts of different sizes in a group are one ring with parts of their own.
+        let is_even = coll != "AllGatherV" && EVEN.contains(&pattern);
+        is_even.then_some(((op.op_count, op.channel, coll, pattern), op.nsteps))
     }
-    if let Some(((count, channel, coll, _), sides)) = by_op.iter().find(|(_, sides)| sides.len() > 1) {
+    if let Some(((count, channel, coll, _), sides)) = first_difference(ranks, op_and_steps) {
         let text = sides.iter().map(|(steps, ranks)| format!("{steps} steps on {}", named(ranks)));
         let text = joined(text, ", ");
         let sentence = format!("the sizes differ: {coll}, op {count}, has on channel {channel} {text}");
-        found.add(minority(sides), sentence);
+        found.add(minority(&sides), sentence);
     }
-}
-
-fn is_tree(pattern: &str) -> bool {
-    matches!(pattern, "TREE_UP" | "TREE_DOWN" | "TREE_UP_DOWN")
 }
 
 /// Finds connections whose two ends began different numbers of steps, though they are at the same op.

@@ -6,12 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Kind, Verdict,
-    case::{Case, MAX_SENTENCES, named},
-    disagreement,
-};
-use crate::rank_report::ChannelReport;
+use super::{Case, Kind, MAX_SENTENCES, Verdict, disagreement, subject};
+use crate::ChannelReport;
 
 /// Results that NCCL's network gives when the other side of a connection is gone.
 const CONNECTION_BROKE: [&str; 2] = ["ncclRemoteError", "ncclSystemError"];
@@ -48,14 +44,17 @@ pub(super) fn failed(case: &Case<'_>, or_aborted: bool) -> Option<Verdict> {
     let mut evidence = disagreement.evidence;
     evidence.extend(sentences.into_values().take(MAX_SENTENCES));
     if culprits == missing {
-        let left = case.left();
+        let left: Vec<u32> = case
+            .vanished()
+            .into_iter()
+            .filter(|(_, kind)| *kind == Kind::Left)
+            .map(|(rank, _)| rank)
+            .collect();
         evidence.extend(left.iter().filter_map(|rank| case.absent_sentence(*rank)).take(MAX_SENTENCES));
         let unread: BTreeSet<u32> = missing.into_iter().filter(|rank| !left.contains(rank)).collect();
         if !unread.is_empty() {
-            let (unread, verb) = (named(&unread), if unread.len() == 1 { "was" } else { "were" });
-            evidence.push(format!(
-                "{unread} {verb} not read, and may be at the other end of a broken connection"
-            ));
+            let unread = subject(&unread, ["was", "were"]);
+            evidence.push(format!("{unread} not read, and may be at the other end of a broken connection"));
         }
         evidence.extend(case.exited_sentence());
     }

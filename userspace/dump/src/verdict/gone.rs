@@ -1,21 +1,12 @@
 //! Judges communicators of which a rank's process is gone, or has left the communicator, while others wait on
-//! their GPUs or in a call. With
-//! ops in flight the waiting itself leads there ([`super::in_flight`]).
+//! their GPUs or in a call. With ops in flight the waiting itself leads there ([`super::in_flight`]).
 
-use super::{
-    Kind, Verdict,
-    case::{Case, MAX_SENTENCES, named},
-    inside_calls,
-};
-use crate::rank_gpu::Work;
+use super::{Case, Kind, MAX_SENTENCES, Verdict, inside_calls, subject};
+use crate::Work;
 
 pub(super) fn gone(case: &Case<'_>) -> Option<Verdict> {
-    let (mut gone, left) = (case.gone(), case.left());
-    let kind = if gone.is_empty() { Kind::Left } else { Kind::Gone };
-    gone.extend(left);
-    if gone.is_empty() {
-        return None;
-    }
+    let vanished = case.vanished();
+    let (_, kind) = *vanished.first()?;
     let waiting = case.ranks_where(|rank| {
         rank.work() == Some(Work::Waits) || inside_calls::waits_in_call(case, rank).is_some()
     });
@@ -23,13 +14,12 @@ pub(super) fn gone(case: &Case<'_>) -> Option<Verdict> {
         return None;
     }
     let mut evidence = vec![format!("nothing was launched for {:.1} s", case.seconds)];
-    evidence.extend(gone.iter().take(MAX_SENTENCES).filter_map(|rank| case.absent_sentence(*rank)));
-    let verb = if waiting.len() == 1 { "waits" } else { "wait" };
+    evidence.extend(vanished.iter().take(MAX_SENTENCES).filter_map(|(rank, _)| case.absent_sentence(*rank)));
     let what = if kind == Kind::Gone { "a process that is gone" } else { "a rank that has left" };
-    evidence.push(format!("{} {verb} for {what}", named(&waiting)));
+    evidence.push(format!("{} for {what}", subject(&waiting, ["waits", "wait"])));
     evidence.extend(case.gpu_sentences());
     evidence.extend(case.exited_sentence());
-    Some(case.stuck(kind, gone, evidence))
+    Some(case.stuck(kind, vanished.into_iter().map(|(rank, _)| rank), evidence))
 }
 
 #[cfg(test)]

@@ -3,12 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{
-    Kind, State, Verdict,
-    case::{Case, named},
-    disagreement::minority,
-};
-use crate::rank_gpu::{RankGpu, Work};
+use super::{Case, Kind, State, Verdict, disagreement::minority, named, subject};
+use crate::{RankGpu, Work};
 use flow::text::joined;
 
 /// Judges a communicator of which a GPU has stopped with an error, and something is not finished.
@@ -30,17 +26,12 @@ pub(super) fn gpu_error(case: &Case<'_>) -> Option<Verdict> {
 
 pub(super) fn gpu_work(case: &Case<'_>) -> Option<Verdict> {
     let with = |wanted: Work| -> BTreeSet<u32> {
-        let ranks = case.ranks.iter().filter(|(_, rank)| rank.work() == Some(wanted));
-        ranks.map(|(number, _)| *number).collect()
+        case.ranks_where(|rank| rank.work() == Some(wanted)).into_iter().collect()
     };
     let (idle, waits, computes, moves) =
         (with(Work::Idle), with(Work::Waits), with(Work::Computes), with(Work::Moves));
     let seconds = case.seconds;
-    let healthy = |sentence: String| {
-        let mut verdict = Verdict::new(State::Healthy, sentence);
-        verdict.evidence.extend(case.absent_sentences());
-        Some(verdict)
-    };
+    let healthy = |what: String| Some(Verdict::new(State::Healthy, what).with(case.absent_sentences()));
     if !moves.is_empty() {
         return healthy(format!("it moves: the GPUs of {} moved data over NVLink", named(&moves)));
     }
@@ -55,12 +46,10 @@ pub(super) fn gpu_work(case: &Case<'_>) -> Option<Verdict> {
         };
         return healthy(format!("{what}, for {seconds:.1} s: the job waits elsewhere"));
     }
-    let explained: Vec<u32> = waits.iter().copied().filter(|rank| case.is_explained(*rank)).collect();
-    if explained.len() == waits.len() {
-        let verb = if waits.len() == 1 { "waits" } else { "wait" };
+    if waits.iter().all(|rank| case.is_explained(*rank)) {
         return healthy(format!(
-            "nothing is known to be pending in this communicator: {} {verb} in another one",
-            named(&waits)
+            "nothing is known to be pending in this communicator: {} in another one",
+            subject(&waits, ["waits", "wait"])
         ));
     }
     let mut evidence = vec![format!(
@@ -68,25 +57,23 @@ pub(super) fn gpu_work(case: &Case<'_>) -> Option<Verdict> {
          of {} runs a kernel that moves nothing, as one of NCCL's that waits",
         named(&waits)
     )];
-    let finish = |state, kind, culprits: BTreeSet<u32>, mut evidence: Vec<String>| {
+    let finish = |state, kind: Option<Kind>, culprits: BTreeSet<u32>, mut evidence: Vec<String>| {
         evidence.extend(case.gpu_sentences());
         evidence.extend(case.absent_sentences());
         evidence.extend(case.missing_sentence());
-        let is_named = state != State::Unknown;
-        let victims =
-            waits.iter().filter(|_| is_named).copied().filter(|rank| !culprits.contains(rank)).collect();
+        let victims = waits.difference(&culprits).filter(|_| kind.is_some()).copied().collect();
         Some(Verdict { state, kind, victims, culprits: culprits.into_iter().collect(), evidence })
     };
     if !computes.is_empty() {
-        let (ranks, s) = (named(&computes), if computes.len() == 1 { "s" } else { "" });
-        evidence.push(format!("the GPU of {ranks} compute{s}: its memory is in use, and NVLink is still"));
+        let compute = subject(&computes, ["computes", "compute"]);
+        evidence.push(format!("the GPU of {compute}: its memory is in use, and NVLink is still"));
         return finish(State::Waiting, Some(Kind::Computing), computes, evidence);
     }
     let foreign = other_kernels(case);
     if idle.is_empty() && !foreign.is_empty() {
         evidence.extend(case.residency_sentences());
-        let (ranks, s) = (named(&foreign), if foreign.len() == 1 { "s" } else { "" });
-        evidence.push(format!("the GPU of {ranks} run{s} a kernel that cannot be the one of NCCL's"));
+        let run = subject(&foreign, ["runs", "run"]);
+        evidence.push(format!("the GPU of {run} a kernel that cannot be the one of NCCL's"));
         return finish(State::Waiting, Some(Kind::OtherKernel), foreign, evidence);
     }
     if idle.is_empty() {

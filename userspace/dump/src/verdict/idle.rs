@@ -1,11 +1,7 @@
 //! Judges communicators without ops in flight whose ranks all launched the same number of collectives.
 
-use super::{
-    State, Verdict,
-    case::{Case, named},
-    gpu_work::gpu_work,
-};
-use crate::rank_gpu::Work;
+use super::{Case, State, Verdict, gpu_work::gpu_work, named};
+use crate::Work;
 
 /// Judges communicators of which a process runs no code of its own: it is stopped, frozen or dying.
 pub(super) fn halted(case: &Case<'_>) -> Option<Verdict> {
@@ -15,10 +11,7 @@ pub(super) fn halted(case: &Case<'_>) -> Option<Verdict> {
         if !waiting.is_empty() {
             let what =
                 format!("the GPU of {} waits, and nothing moved for {:.1} s", named(&waiting), case.seconds);
-            let mut verdict = Verdict::new(State::Stuck, what);
-            case.add_halted(&mut verdict);
-            let kind = case.kind_of_halted(&stopped);
-            return Verdict { kind, culprits: stopped, victims: waiting, ..verdict };
+            return case.held_up(what, stopped, waiting);
         }
         let mut verdict = Verdict { state: State::Unknown, ..idle(case) };
         case.add_halted(&mut verdict);

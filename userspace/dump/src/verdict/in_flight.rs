@@ -4,12 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Kind, State, Verdict,
-    case::{Case, MAX_SENTENCES, ops_are_unreadable},
-    causes,
-    circle::circle,
-    disagreement, pipelines,
-    waits::{self, Waits},
+    Case, Kind, MAX_SENTENCES, State, Verdict, causes, circle::circle, disagreement, pipelines, waits,
+    waits::Waits,
 };
 use nccl_library::nccl::Direction;
 
@@ -68,7 +64,7 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
         };
         verdict.evidence.push(why.to_owned());
     }
-    let is_unreadable = |rank: &u32| case.ranks.get(rank).is_some_and(|rank| ops_are_unreadable(rank));
+    let is_unreadable = |rank: &u32| case.ranks.get(rank).is_some_and(|rank| rank.has_unreadable_ops());
     if verdict.culprits.iter().any(is_unreadable) {
         verdict.state = State::Unknown;
     }
@@ -80,21 +76,11 @@ fn kind_of(case: &Case<'_>, culprits: &[u32]) -> Option<Kind> {
     let (behind, _) = case.behind();
     let first = culprits.first()?;
     if culprits.iter().any(|rank| case.is_missing(*rank)) {
-        let is_gone = case.gone().iter().any(|rank| culprits.contains(rank));
-        let has_left = case.left().iter().any(|rank| culprits.contains(rank));
-        return Some(match (is_gone, has_left) {
-            (true, _) => Kind::Gone,
-            (false, true) => Kind::Left,
-            (false, false) => Kind::NotRead,
-        });
+        let vanished = case.vanished().into_iter().find(|(rank, _)| culprits.contains(rank));
+        return Some(vanished.map_or(Kind::NotRead, |(_, kind)| kind));
     }
-    Some(if let Some(halted) = case.kind_of_halted(culprits) {
-        halted
-    } else if behind.contains(first) {
-        Kind::NotJoined
-    } else {
-        Kind::NoProgress
-    })
+    let kind = if behind.contains(first) { Kind::NotJoined } else { Kind::NoProgress };
+    Some(case.kind_of_halted(culprits).unwrap_or(kind))
 }
 
 /// Returns both ends of each connection that seems to have broken. NCCL does not keep which of them is to

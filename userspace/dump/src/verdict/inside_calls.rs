@@ -3,11 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    Kind, State, Verdict,
-    case::{Case, MAX_SENTENCES, named},
-};
-use crate::{dump_report::ProcessReport, rank_report::RankReport};
+use super::{BE, Case, Kind, MAX_SENTENCES, Verdict, subject};
+use crate::{ProcessReport, RankReport};
 
 pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
     let mut inside: BTreeMap<u32, String> = BTreeMap::new();
@@ -35,34 +32,34 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
     let mut evidence = vec![nothing];
     evidence.extend(inside.into_values().take(MAX_SENTENCES));
     if is_sure && !outside.is_empty() {
-        let verb = if outside.len() == 1 { "is" } else { "are" };
         evidence.push(format!(
-            "{} {verb} in no call of NCCL: inferred that the others wait for it there, to connect or for \
-             room",
-            named(&outside)
+            "{} in no call of NCCL: inferred that the others wait for it there, to connect or for room",
+            subject(&outside, BE)
         ));
         return Some(case.stuck(Kind::Connecting, outside, evidence));
     }
     let why = "cannot tell, because which communicator a call is for, or what it waits for, cannot be seen";
     evidence.push(why.to_owned());
-    Some(Verdict { state: State::Unknown, evidence, ..Verdict::default() })
+    Some(Verdict { evidence, ..Verdict::default() })
 }
 
 /// Returns the process of a rank, and a thread in it with a call of NCCL's that does more than ask; one is
 /// enough.
-pub(super) fn call_of<'a>(case: &Case<'a>, rank: &RankReport) -> Option<(&'a ProcessReport, u32, &'a str)> {
+fn call_of<'a>(case: &Case<'a>, rank: &RankReport) -> Option<(&'a ProcessReport, u32, &'a str)> {
     let process = case.process_of(rank)?;
-    let mut calls =
-        process.threads.iter().filter_map(|thread| Some((thread.tid, thread.nccl_api.as_deref()?)));
-    let (thread, call) = calls.find(|(_, call)| !asks_only(call))?;
+    let (thread, call) = process.calls().find(|(_, call)| !asks_only(call))?;
     Some((process, thread, call))
+}
+
+/// Describes the call that a thread of the rank is in: `ncclGroupEnd (thread 812)`.
+pub(super) fn described(case: &Case<'_>, rank: &RankReport) -> Option<String> {
+    call_of(case, rank).map(|(_, thread, call)| format!("{call} (thread {thread})"))
 }
 
 /// Describes the call in which a thread of the rank waits, if that is a call for this communicator.
 pub(super) fn waits_in_call(case: &Case<'_>, rank: &RankReport) -> Option<String> {
     let is_in_group = rank.pending.as_ref()?.in_group == Some(true);
-    let (_, thread, call) = call_of(case, rank).filter(|_| is_in_group)?;
-    Some(format!("{call} (thread {thread})"))
+    described(case, rank).filter(|_| is_in_group)
 }
 
 /// Tells whether a call waits for nothing.

@@ -5,11 +5,8 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Kind, State, case::named, torch_set_up};
-use crate::{
-    dump_report::{CommunicatorReport, ProcessReport},
-    rank_report::RankReport,
-};
+use super::{Kind, State, named, torch_set_up};
+use crate::{CommunicatorReport, ProcessId, ProcessReport, RankReport};
 use flow::text::joined;
 
 /// Verdict on a job.
@@ -27,19 +24,15 @@ pub struct JobVerdict {
     pub communicators: Vec<String>,
 }
 
-/// Processes by host and PID.
-type Processes<'a> = BTreeSet<(&'a str, u32)>;
-
 struct Waiting<'a> {
     report: &'a CommunicatorReport,
     /// Processes of the ranks that are waited for, as far as they were read.
-    culprits: Processes<'a>,
-    victims: Processes<'a>,
+    culprits: BTreeSet<ProcessId<'a>>,
+    victims: BTreeSet<ProcessId<'a>>,
 }
 
-fn processes_of<'a>(report: &'a CommunicatorReport, numbers: &[u32]) -> Processes<'a> {
-    let ranks = report.ranks.iter().filter(|rank| numbers.contains(&rank.rank));
-    ranks.map(|rank| (rank.host.as_str(), rank.pid)).collect()
+fn processes_of<'a>(report: &'a CommunicatorReport, numbers: &[u32]) -> BTreeSet<ProcessId<'a>> {
+    report.ranks.iter().filter(|rank| numbers.contains(&rank.rank)).map(RankReport::process).collect()
 }
 
 /// Names a rank that is waited for by what one acts on: its rank in the job, PID, host and GPU, as far as they are
@@ -47,7 +40,7 @@ fn processes_of<'a>(report: &'a CommunicatorReport, numbers: &[u32]) -> Processe
 fn acted_on(communicators: &[CommunicatorReport], rank: &RankReport, processes: &[ProcessReport]) -> String {
     let mut hosts = communicators.iter().flat_map(|one| &one.ranks).map(|rank| &rank.host);
     let has_several_hosts = hosts.any(|host| *host != rank.host);
-    let of_job = processes.iter().find(|process| process.is_of(rank)).and_then(|process| process.job_rank);
+    let of_job = ProcessReport::of(rank, processes).and_then(|process| process.job_rank);
     let of_job = of_job.filter(|of_job| *of_job != rank.rank);
     let of_job = of_job.map_or_else(String::new, |of_job| format!("rank {of_job} of the job: "));
     let host = if has_several_hosts { format!(" on {}", rank.host) } else { String::new() };
@@ -78,13 +71,10 @@ fn over_communicators(
     let waiting: Vec<Waiting<'_>> = communicators
         .iter()
         .filter(|report| matches!(report.verdict.state, State::Stuck | State::Waiting))
-        .map(|report| {
-            let CommunicatorReport { verdict, .. } = report;
-            Waiting {
-                report,
-                culprits: processes_of(report, &verdict.culprits),
-                victims: processes_of(report, &verdict.victims),
-            }
+        .map(|report| Waiting {
+            report,
+            culprits: processes_of(report, &report.verdict.culprits),
+            victims: processes_of(report, &report.verdict.victims),
         })
         .collect();
     let several = |count: usize| if count == 1 { "" } else { "s" };

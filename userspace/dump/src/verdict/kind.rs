@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::process_state::ProcessState;
+use crate::ProcessState;
 
 /// Reason why ranks wait. Kinds may be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,10 +1,7 @@
 //! Ranks that were not found although their processes were read, and processes that outlive their rank.
 
-use super::case::Case;
-use crate::{
-    absent::{AbsentRank, Place},
-    dump_report::ProcessReport,
-};
+use super::{Case, lines::main_thread_at};
+use crate::{AbsentRank, Place, ProcessReport};
 use flow::text::joined;
 use inspect::memory::ScanEnd;
 
@@ -19,13 +16,6 @@ impl<'a> Case<'a> {
         self.processes.iter().find(|process| (process.pid, &process.host) == (pid, host))
     }
 
-    /// Returns the ranks whose processes live, were read, and have no such communicator.
-    pub(super) fn left(&self) -> Vec<u32> {
-        let has_left =
-            |absent: &&AbsentRank| self.process_of_absent(absent).is_some_and(was_searched_to_the_end);
-        self.absent().filter(has_left).map(|absent| absent.rank).collect()
-    }
-
     /// Names the processes that were forked from a rank's process, and outlive it: with a leading separator, or
     /// nothing.
     pub(super) fn left_over_sentence(&self, rank: u32) -> String {
@@ -36,19 +26,17 @@ impl<'a> Case<'a> {
         };
         let pids: Vec<u32> = self.processes.iter().filter(is_of).map(|process| process.pid).collect();
         let more = if pids.len() > SHOWN { " …" } else { "" };
-        match &*pids {
-            [] => String::new(),
-            [pid] => format!("; process {pid} is a left-over child of it"),
-            _ => format!(
-                "; processes {}{more} are left-over children of it",
-                joined(pids.iter().take(SHOWN), ", ")
-            ),
+        let shown = joined(pids.iter().take(SHOWN), ", ");
+        match pids.len() {
+            0 => String::new(),
+            1 => format!("; process {shown} is a left-over child of it"),
+            _ => format!("; processes {shown}{more} are left-over children of it"),
         }
     }
 }
 
 /// Tells whether a communicator of the process would have been found.
-fn was_searched_to_the_end(process: &ProcessReport) -> bool {
+pub(super) fn was_searched_to_the_end(process: &ProcessReport) -> bool {
     let scan = process.scan.as_ref();
     process.error.is_none()
         && !process.libraries.is_empty()
@@ -56,14 +44,12 @@ fn was_searched_to_the_end(process: &ProcessReport) -> bool {
         && scan.is_some_and(|scan| scan.complete || scan.ended_by == Some(ScanEnd::Listed))
 }
 
-/// Tells that a process that was read has no such communicator.
-pub(super) fn left_sentence(rank: u32, process: &ProcessReport) -> String {
-    let place = super::lines::place_of(process).map(|place| format!("; its main thread is at {place}"));
+/// Tells that a rank's process, which was read, has no such communicator.
+pub(super) fn has_left(process: &ProcessReport) -> String {
+    let (pid, place) = (process.pid, main_thread_at(process));
     format!(
-        "rank {rank} is process {}, which has no such communicator any more: it was destroyed or aborted, or its set-up \
-         failed{}",
-        process.pid,
-        place.unwrap_or_default()
+        "is process {pid}, which has no such communicator any more: it was destroyed or aborted, or its \
+         set-up failed{place}"
     )
 }
 

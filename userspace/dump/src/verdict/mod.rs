@@ -45,13 +45,13 @@ use std::{collections::BTreeSet, fmt::Display};
 
 use serde::{Deserialize, Serialize};
 
-use self::{case::Case, common_calls::CommonCall};
 pub(super) use self::{case::named, job::over as over_all};
-pub use self::{job::JobVerdict, kind::Kind};
-use super::{
-    dump_report::{CommunicatorReport, ProcessReport},
-    rank_report::RankReport,
+use self::{
+    case::{BE, Case, MAX_SENTENCES, subject},
+    common_calls::CommonCall,
 };
+pub use self::{job::JobVerdict, kind::Kind};
+use super::{CommunicatorReport, ProcessReport, RankReport};
 
 /// State of a communicator, in the order of severity: of several communicators the highest counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -86,9 +86,29 @@ impl Verdict {
         Self { state, evidence: vec![evidence.into()], ..Self::default() }
     }
 
+    /// Makes the verdict that the victims wait for the culprits.
+    fn stuck(
+        kind: Kind,
+        culprits: impl IntoIterator<Item = u32>,
+        victims: impl IntoIterator<Item = u32>,
+        evidence: Vec<String>,
+    ) -> Self {
+        let (culprits, victims) = (culprits.into_iter().collect(), victims.into_iter().collect());
+        Self { state: State::Stuck, kind: Some(kind), culprits, victims, evidence }
+    }
+
     fn with(mut self, evidence: impl IntoIterator<Item = String>) -> Self {
         self.evidence.extend(evidence);
         self
+    }
+
+    /// Tells whether the driver of the GPUs alone told that ranks wait, or that operations differ.
+    fn is_by_gpus<'a>(&self, ranks: impl Iterator<Item = &'a RankReport> + Clone) -> bool {
+        match self.kind {
+            Some(Kind::GpuIdle) => true,
+            Some(Kind::OtherOperation) => other_operation::only_gpus_tell(ranks),
+            _ => false,
+        }
     }
 
     fn cannot_tell(why: impl Display) -> Self {
@@ -124,20 +144,15 @@ const RULES: &[Rule] = &[
 ];
 
 /// Judges one communicator. All `ranks` belong to it; `processes` are all that the dump was asked to read.
-pub fn judge(ranks: &[RankReport], processes: &[ProcessReport]) -> Verdict {
-    judge_beside(ranks, processes, &BTreeSet::new(), None)
-}
-
-/// Judges one communicator, like [`judge`]. The ranks of the processes `explained` (host and PID) wait in
-/// another communicator, which explains what their GPUs do.
+/// The ranks of the processes `explained` (host and PID) wait in another communicator, which explains what
+/// their GPUs do.
 fn judge_beside(
     ranks: &[RankReport],
     processes: &[ProcessReport],
     explained: &BTreeSet<(String, u32)>,
     common_call: Option<&CommonCall>,
 ) -> Verdict {
-    let Some(first) = ranks.first() else { return Verdict::default() };
-    let case = Case::new(ranks, first.n_ranks, processes, explained, common_call);
+    let Some(case) = Case::new(ranks, processes, explained, common_call) else { return Verdict::default() };
     let verdict = RULES.iter().find_map(|rule| rule(&case)).unwrap_or_else(|| idle::idle(&case));
     let verdict = noted::weigh(&case, verdict);
     let mut verdict = waiting::or_stuck(&case, verdict);
@@ -154,16 +169,15 @@ pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[P
     for (at, communicator) in communicators.iter_mut().enumerate() {
         communicator.verdict = judge_beside(&communicator.ranks, processes, &explained, calls.get(&at));
     }
-    for CommunicatorReport { verdict, ranks, .. } in communicators.iter().filter(|one| !one.is_by_gpus()) {
-        // If operations differ, the culprits wait, too.
-        let all_wait = verdict.kind == Some(Kind::OtherOperation);
-        let waiting = ranks.iter().filter(|rank| all_wait || verdict.victims.contains(&rank.rank));
-        explained.extend(waiting.map(|rank| (rank.host.clone(), rank.pid)));
-    }
-    // Kernels of a communicator that moves run and wait, as long as it moves.
     let moves = |rank: &RankReport| rank.motion.steps_moved || rank.motion.counters_moved;
-    for moving in communicators.iter().filter(|one| one.ranks.iter().any(moves)) {
-        explained.extend(moving.ranks.iter().map(|rank| (rank.host.clone(), rank.pid)));
+    for one in communicators.iter() {
+        let (verdict, is_measured) = (&one.verdict, !one.is_by_gpus());
+        // Kernels of a communicator that moves run and wait, as long as it moves. If operations differ, the
+        // culprits wait, too.
+        let differs = is_measured && verdict.kind == Some(Kind::OtherOperation);
+        let all_wait = differs || one.ranks.iter().any(moves);
+        let waits = |rank: &&RankReport| all_wait || (is_measured && verdict.victims.contains(&rank.rank));
+        explained.extend(one.ranks.iter().filter(waits).map(|rank| (rank.host.clone(), rank.pid)));
     }
     if !explained.is_empty() {
         for (at, communicator) in communicators.iter_mut().enumerate().filter(|(_, one)| one.is_by_gpus()) {
@@ -176,12 +190,13 @@ pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[P
 impl CommunicatorReport {
     /// Tells whether only the GPUs tell what is pending, or nothing does.
     fn is_by_gpus(&self) -> bool {
-        let kind = self.verdict.kind;
         !matches!(self.verdict.state, State::Stuck | State::Waiting)
-            || matches!(kind, Some(Kind::GpuIdle | Kind::Computing | Kind::OtherKernel))
-            || (kind == Some(Kind::OtherOperation) && other_operation::only_gpus_tell(self.ranks.iter()))
+            || matches!(self.verdict.kind, Some(Kind::Computing | Kind::OtherKernel))
+            || self.verdict.is_by_gpus(self.ranks.iter())
     }
 }
 
+#[cfg(test)]
+pub(crate) use tests::made::judge;
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,6 @@
 //! Judges communicators of which something changed between the readings.
 
-use super::{
-    State, Verdict,
-    case::{Case, named},
-};
+use super::{Case, State, Verdict, named};
 
 pub(super) fn moving(case: &Case<'_>) -> Option<Verdict> {
     let stepping = case.ranks_where(|rank| rank.motion.steps_moved);
@@ -27,8 +24,6 @@ pub(super) fn moving(case: &Case<'_>) -> Option<Verdict> {
         return Some(Verdict::new(State::Healthy, format!("it moves: {moves} within {seconds:.1} s")));
     }
     // It moved until then.
-    let mut verdict = Verdict::new(State::Stuck, format!("{moves} within {seconds:.1} s, and cannot go on:"));
-    case.add_halted(&mut verdict);
     let victims = case.ranks_where(|rank| !halted.contains(&rank.rank));
-    Some(Verdict { kind: case.kind_of_halted(&halted), culprits: halted, victims, ..verdict })
+    Some(case.held_up(format!("{moves} within {seconds:.1} s, and cannot go on:"), halted, victims))
 }

@@ -3,48 +3,44 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Kind, State, Verdict,
-    case::{Case, named},
-};
-use crate::{
-    dump_report::{CommunicatorReport, ProcessReport},
-    owners::Owner,
-    process_state::ProcessState,
-    rank_report::RankReport,
-};
+use super::{Case, Kind, State, Verdict, named, subject};
+use crate::{CommunicatorReport, Owner, ProcessId, ProcessReport, ProcessState, RankReport};
 use flow::text::joined;
-use nccl_library::nccl::NcclVersion;
 
 /// Maximum number of communicators that are named in a sentence.
 const SHOWN: usize = 8;
 
 /// Judges a communicator that is being made, and in which two processes have one rank.
 pub(super) fn one_rank_twice(case: &Case<'_>) -> Option<Verdict> {
-    let mut by_rank: BTreeMap<u32, BTreeSet<(&str, u32)>> = BTreeMap::new();
+    let mut by_rank: BTreeMap<u32, BTreeSet<ProcessId<'_>>> = BTreeMap::new();
     for rank in case.reports.iter().filter(|rank| rank.set_up.is_some()) {
-        by_rank.entry(rank.rank).or_default().insert((&rank.host, rank.pid));
+        by_rank.entry(rank.rank).or_default().insert(rank.process());
     }
-    let twice: Vec<(&u32, &BTreeSet<(&str, u32)>)> =
-        by_rank.iter().filter(|(_, processes)| processes.len() > 1).collect();
-    let (rank, processes) = twice.first()?;
+    by_rank.retain(|_, processes| processes.len() > 1);
+    let (rank, processes) = by_rank.first_key_value()?;
     let pids = joined(processes.iter().take(SHOWN).map(|(_, pid)| pid), ", ");
     let nobody = match case.n_missing() {
         0 => String::new(),
         _ => format!(", and none is {}", named(case.missing_ranks())),
     };
     let evidence =
-        format!("processes {pids} are each rank {rank} of {}{nobody}: they can never match", case.n_ranks());
-    let verdict = Verdict::new(State::Stuck, evidence);
-    let culprits: Vec<u32> = twice.iter().map(|(rank, _)| **rank).collect();
-    let victims = case.ranks_where(|rank| !culprits.contains(&rank.rank));
-    Some(Verdict { kind: Some(Kind::NeverMatches), culprits, victims, ..verdict })
+        format!("processes {pids} are each rank {rank} of {}{nobody}: they can never match", case.n_ranks);
+    Some(case.stuck(Kind::NeverMatches, by_rank.into_keys(), vec![evidence]))
 }
 
 /// Judges incomplete communicators of one job together, and names what is different.
 pub(super) fn explain(communicators: &mut [CommunicatorReport], processes: &[ProcessReport]) {
-    other_sizes(communicators);
-    other_unique_ids(communicators, processes);
+    let made: Vec<(usize, &CommunicatorReport)> =
+        communicators.iter().enumerate().filter(|(_, one)| is_being_made(one)).collect();
+    let mut found = other_sizes(&made);
+    found.extend(other_unique_ids(&made, processes));
+    for (group, evidence) in found {
+        for at in group {
+            let one = &mut communicators[at];
+            let victims = one.ranks.iter().map(|rank| rank.rank);
+            one.verdict = Verdict::stuck(Kind::NeverMatches, [], victims, vec![evidence.clone()]);
+        }
+    }
     for communicator in communicators.iter_mut().filter(|one| one.verdict.state != State::Healthy) {
         communicator.verdict.evidence.extend(other_versions(&communicator.ranks));
     }
@@ -56,80 +52,77 @@ fn other_versions(ranks: &[RankReport]) -> Option<String> {
     for rank in ranks {
         by_version.entry(rank.nccl_version.as_deref()?).or_default().push(rank.rank);
     }
-    let of = by_version.iter().map(|(version, ranks)| format!("{} NCCL {version}", have(ranks)));
+    let of = by_version
+        .iter()
+        .map(|(version, ranks)| format!("{} NCCL {version}", subject(ranks, ["has", "have"])));
     (by_version.len() > 1)
         .then(|| format!("{}: the ranks of a communicator need one version", joined(of, ", ")))
-}
-
-fn have(ranks: &[u32]) -> String {
-    format!("{} {}", named(ranks), if ranks.len() == 1 { "has" } else { "have" })
 }
 
 fn is_being_made(communicator: &CommunicatorReport) -> bool {
     let ranks = &communicator.ranks;
     !ranks.is_empty()
         && ranks.len() < communicator.n_ranks as usize
-        && ranks
-            .iter()
-            .all(|rank| rank.set_up.is_some() && rank.motion.readings > 1 && rank.motion.is_still())
+        && ranks.iter().all(|rank| rank.set_up.is_some() && rank.motion.is_still())
+}
+
+/// Communicators that are being made, with their places in the report.
+type Group<'a> = Vec<(usize, &'a CommunicatorReport)>;
+
+/// Places of communicators that can never be made, and the reason.
+type Found = Vec<(Vec<usize>, String)>;
+
+fn places(group: &Group<'_>) -> Vec<usize> {
+    group.iter().map(|(at, _)| *at).collect()
 }
 
 /// Communicators of one unique id whose ranks were told other sizes. Before 2.24 two splits of one parent can have one
 /// hash.
-fn other_sizes(communicators: &mut [CommunicatorReport]) {
-    let mut by_hash: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-    let tells_splits_apart = |rank: &RankReport| {
-        let version = rank.nccl_version.as_deref().and_then(|version| version.parse::<NcclVersion>().ok());
-        version.is_some_and(|version| (version.major, version.minor) >= (2, 24))
-    };
-    let made = communicators.iter().enumerate().filter(|(_, one)| is_being_made(one));
-    for (at, one) in made.filter(|(_, one)| one.ranks.iter().all(tells_splits_apart)) {
-        by_hash.entry(one.comm_hash.clone()).or_default().push(at);
+fn other_sizes(made: &Group<'_>) -> Found {
+    let mut by_hash: BTreeMap<&str, Group<'_>> = BTreeMap::new();
+    let tells_splits_apart =
+        |rank: &RankReport| rank.version().is_some_and(|version| (version.major, version.minor) >= (2, 24));
+    for (at, one) in made.iter().filter(|(_, one)| one.ranks.iter().all(tells_splits_apart)) {
+        by_hash.entry(&one.comm_hash).or_default().push((*at, one));
     }
-    for (hash, group) in by_hash {
-        let sizes: BTreeSet<u32> = group.iter().map(|at| communicators[*at].n_ranks).collect();
+    let told = |(hash, group): (&str, Group<'_>)| {
+        let sizes: BTreeSet<u32> = group.iter().map(|(_, one)| one.n_ranks).collect();
         if sizes.len() < 2 {
-            continue;
+            return None;
         }
-        let of = group.iter().map(|at| {
-            let one = &communicators[*at];
-            let numbers: Vec<u32> = one.ranks.iter().map(|rank| rank.rank).collect();
-            format!("{} called it with {} ranks", named(numbers), one.n_ranks)
+        let of = group.iter().map(|(_, one)| {
+            format!("{} called it with {} ranks", named(one.ranks.iter().map(|rank| rank.rank)), one.n_ranks)
         });
-        let evidence =
-            format!("one unique id ({hash}), and other sizes: {}: they can never match", joined(of, ", "));
-        set(communicators, &group, &evidence);
-    }
+        let of = joined(of, ", ");
+        let evidence = format!("one unique id ({hash}), and other sizes: {of}: they can never match");
+        Some((places(&group), evidence))
+    };
+    by_hash.into_iter().filter_map(told).collect()
 }
 
 /// Communicators of one size, user, job and program, each of which has only some ranks, and that together have
 /// each rank once.
-fn other_unique_ids(communicators: &mut [CommunicatorReport], processes: &[ProcessReport]) {
+fn other_unique_ids(made: &Group<'_>, processes: &[ProcessReport]) -> Found {
     type Job<'a> = (u32, Option<&'a Owner>, &'a str);
-    let mut by_job: BTreeMap<Job<'_>, Vec<usize>> = BTreeMap::new();
-    for (at, one) in communicators.iter().enumerate().filter(|(_, one)| is_being_made(one)) {
-        let first = one.ranks.first().and_then(|rank| processes.iter().find(|process| process.is_of(rank)));
+    let mut by_job: BTreeMap<Job<'_>, Group<'_>> = BTreeMap::new();
+    for (at, one) in made {
+        let first = one.ranks.first().and_then(|rank| ProcessReport::of(rank, processes));
         let Some(process) = first else { continue };
-        by_job.entry((one.n_ranks, process.owner.as_ref(), &process.name)).or_default().push(at);
+        by_job.entry((one.n_ranks, process.owner.as_ref(), &process.name)).or_default().push((*at, one));
     }
-    let groups: Vec<(u32, Vec<usize>)> =
-        by_job.into_iter().map(|((size, ..), group)| (size, group)).collect();
-    for (n_ranks, group) in groups {
-        let mut numbers: Vec<u32> =
-            group.iter().flat_map(|at| communicators[*at].ranks.iter().map(|rank| rank.rank)).collect();
+    let told = |((n_ranks, ..), group): (Job<'_>, Group<'_>)| {
+        let ranks: Vec<&RankReport> = group.iter().flat_map(|(_, one)| &one.ranks).collect();
+        let mut numbers: Vec<u32> = ranks.iter().map(|rank| rank.rank).collect();
         numbers.sort_unstable();
         // Two groups of two, each of which lacks one, also have each rank once; but then other processes of the job
         // are still to come.
-        let all_have_come =
-            has_come(&group.iter().map(|at| &communicators[*at]).collect::<Vec<_>>(), processes);
-        if group.len() < 2 || !numbers.iter().copied().eq(0..n_ranks) || !all_have_come {
-            continue;
+        if group.len() < 2 || !numbers.iter().copied().eq(0..n_ranks) || !have_come(&ranks, processes) {
+            return None;
         }
-        let of = group.iter().take(SHOWN).map(|at| {
-            let one = &communicators[*at];
-            let numbers: Vec<u32> = one.ranks.iter().map(|rank| rank.rank).collect();
+        let of = group.iter().take(SHOWN).map(|(_, one)| {
+            let numbers = named(one.ranks.iter().map(|rank| rank.rank));
             let pids = joined(one.ranks.iter().map(|rank| rank.pid), ", ");
-            format!("{} has only {} (process {pids})", one.comm_hash, named(&numbers))
+            format!("{} has only {numbers} (process {pids})", one.comm_hash)
         });
         let evidence = format!(
             "{} communicators of {n_ranks} ranks are being made that together have each rank once: {}: their unique \
@@ -137,32 +130,22 @@ fn other_unique_ids(communicators: &mut [CommunicatorReport], processes: &[Proce
             group.len(),
             joined(of, "; ")
         );
-        set(communicators, &group, &evidence);
-    }
+        Some((places(&group), evidence))
+    };
+    by_job.into_iter().filter_map(told).collect()
 }
 
-/// Tells whether every process of the job is a rank of one of these communicators.
-fn has_come(communicators: &[&CommunicatorReport], processes: &[ProcessReport]) -> bool {
-    let ranks: Vec<&RankReport> = communicators.iter().flat_map(|one| &one.ranks).collect();
-    let Some(first) = processes.iter().find(|process| ranks.iter().any(|rank| process.is_of(rank))) else {
-        return false;
-    };
+/// Tells whether every process of the ranks' job has one of them.
+fn have_come(ranks: &[&RankReport], processes: &[ProcessReport]) -> bool {
+    let has_come = |process: &&ProcessReport| ranks.iter().any(|rank| process.is_of(rank));
+    let Some(first) = processes.iter().find(has_come) else { return false };
     let mut like = processes.iter().filter(|process| {
-        (&process.owner, &process.name) == (&first.owner, &first.name)
+        process.is_like(first)
             && process.state != ProcessState::Exited
             && process.forked_from.is_none()
             && process.left_over_of.is_empty()
     });
-    like.all(|process| ranks.iter().any(|rank| process.is_of(rank)))
-}
-
-fn set(communicators: &mut [CommunicatorReport], group: &[usize], evidence: &str) {
-    for at in group {
-        let one = &mut communicators[*at];
-        let victims = one.ranks.iter().map(|rank| rank.rank).collect();
-        let verdict = Verdict::new(State::Stuck, evidence);
-        one.verdict = Verdict { kind: Some(Kind::NeverMatches), victims, ..verdict };
-    }
+    like.all(|process| has_come(&process))
 }
 
 #[cfg(test)]

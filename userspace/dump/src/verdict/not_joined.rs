@@ -1,9 +1,6 @@
 //! Judges communicators without ops in flight of which some ranks launched fewer collectives than others.
 
-use super::{
-    Kind, Verdict,
-    case::{Case, MAX_SENTENCES},
-};
+use super::{Case, Kind, MAX_SENTENCES, Verdict};
 
 pub(super) fn not_joined(case: &Case<'_>) -> Option<Verdict> {
     let (behind, most) = case.behind();

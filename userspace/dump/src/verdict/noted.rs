@@ -8,19 +8,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Kind, State, Verdict,
-    case::{Case, named},
-    disagreement::minority,
-    inside_calls,
-    other_operation::only_gpus_tell,
-};
+use super::{Case, Kind, State, Verdict, disagreement::minority, inside_calls, named, subject};
 use flow::text::joined;
-use torch_history::{Noted, first_difference, progress_of, seconds};
+use torch_history::{LATE_NS, Noted, NotedCall, NotedKind, first_difference, progress, seconds};
 
-/// Age of a call from which on a rank that has not made it is said to be late: ranks are read one after the
-/// other.
-const LATE_NS: i64 = 1_000_000_000;
 /// Maximum number of sides and groups of ranks that a sentence lists.
 const MAX_LISTED: usize = 4;
 
@@ -52,11 +43,9 @@ struct Late<'a> {
     what: &'a str,
 }
 
-/// Different calls under one number: ranks by what must be the same on all ranks, and its description.
-struct Difference<'a> {
-    seq: u64,
-    sides: BTreeMap<(&'a str, &'a str), BTreeSet<u32>>,
-}
+/// Number under which ranks called different collectives, and the ranks by what must be the same on all
+/// ranks, and its description.
+type Difference<'a> = (u64, BTreeMap<(&'a str, &'a str), BTreeSet<u32>>);
 
 impl<'a> View<'a> {
     /// Takes the notes of a case; `None` where notes are missing or not whole, or where something has moved
@@ -80,25 +69,20 @@ impl<'a> View<'a> {
         let least = self.ranks.values().map(|noted| noted.last_seq()).min()?;
         let seq =
             self.ranks.values().filter_map(|noted| noted.next_after(least)).map(|call| call.seq).min()?;
-        let (mut behind, mut called, mut first, mut what) = (BTreeSet::new(), Vec::new(), i64::MAX, "");
-        let mut read_ns = i64::MAX;
-        for (number, noted) in &self.ranks {
-            if noted.last_seq() == least {
-                behind.insert(*number);
-                read_ns = read_ns.min(noted.read_ns);
-            } else if let Some((call, kind)) = noted.call(seq) {
-                called.push(*number);
-                first = first.min(call.called_ns);
-                what = &kind.what;
-            }
-        }
-        let waited = read_ns.saturating_sub(first);
-        (waited >= LATE_NS && !called.is_empty()).then(|| Late {
+        let (behind, others): (BTreeMap<&u32, &&Noted>, BTreeMap<&u32, &&Noted>) =
+            self.ranks.iter().partition(|(_, noted)| noted.last_seq() == least);
+        let calls = others.into_iter().filter_map(|(number, noted)| Some((*number, noted.call(seq)?)));
+        let calls: Vec<(u32, (&NotedCall, &NotedKind))> = calls.collect();
+        let called_ns = calls.iter().map(|(_, (call, _))| call.called_ns).min()?;
+        let read_ns = behind.values().map(|noted| noted.read_ns).min()?;
+        let waited = read_ns.saturating_sub(called_ns);
+        let (_, (_, kind)) = calls.last()?;
+        (waited >= LATE_NS).then(|| Late {
             seq,
-            behind,
-            called,
+            behind: behind.into_keys().copied().collect(),
+            called: calls.iter().map(|(number, _)| *number).collect(),
             seconds: seconds(waited),
-            what,
+            what: &kind.what,
         })
     }
 
@@ -113,15 +97,13 @@ impl<'a> View<'a> {
         let sides = sides
             .into_iter()
             .map(|(kind, ranks)| ((&*kind.must_match, &*kind.what), ranks.into_iter().collect()));
-        Some(Difference { seq, sides: sides.collect() })
+        Some((seq, sides.collect()))
     }
 
     fn late_sentence(&self, late: &Late<'_>) -> String {
-        let have_not = if late.behind.len() == 1 { "has not" } else { "have not" };
         format!(
-            "{} {have_not} called collective {} of {}, which {} called {:.1} s before, by torch's flight \
-             recorder: {}",
-            named(&late.behind),
+            "{} called collective {} of {}, which {} called {:.1} s before, by torch's flight recorder: {}",
+            subject(&late.behind, ["has not", "have not"]),
             late.seq,
             self.group,
             named(&late.called),
@@ -130,38 +112,18 @@ impl<'a> View<'a> {
         )
     }
 
-    fn difference_sentence(&self, difference: &Difference<'_>) -> String {
-        let sides = difference
-            .sides
-            .iter()
-            .take(MAX_LISTED)
-            .map(|((_, what), ranks)| format!("{} called {what}", named(ranks)));
-        format!(
-            "collective {} of {} differs, by torch's flight recorder: {}",
-            difference.seq,
-            self.group,
-            joined(sides, "; ")
-        )
+    fn difference_sentence(&self, (seq, sides): &Difference<'_>) -> String {
+        let sides = sides.iter().take(MAX_LISTED);
+        let sides = sides.map(|((_, what), ranks)| format!("{} called {what}", named(ranks)));
+        let (group, sides) = (self.group, joined(sides, "; "));
+        format!("collective {seq} of {group} differs, by torch's flight recorder: {sides}")
     }
 
-    /// Describes the progress:
-    /// `rank 3 completed 4711 and called no more (all_reduce [8] Float (model.py:88)); rank 5 …`
     fn progress(&self) -> String {
-        // Numbers of the latest call and of the latest that is completed.
-        type Progress = (Option<u64>, Option<u64>);
-        type Ranks<'a> = (Vec<u32>, &'a str);
-        let mut by: BTreeMap<Progress, Ranks<'_>> = BTreeMap::new();
-        for (number, noted) in &self.ranks {
-            let last = noted.last_seq();
-            let what = last.and_then(|seq| noted.call(seq)).map_or("", |(_, kind)| &*kind.what);
-            by.entry((last, noted.completed_seq())).or_insert_with(|| (Vec::new(), what)).0.push(*number);
-        }
-        let part = |((last, completed), (ranks, what)): (&Progress, &Ranks<'_>)| {
-            progress_of(&named(ranks), *completed, *last, what)
-        };
-        let parts = by.iter().rev().take(MAX_LISTED).map(part);
-        let more = if by.len() > MAX_LISTED { "; and others elsewhere" } else { "" };
-        format!("torch's flight recorder of {}: {}{more}", self.group, joined(parts, "; "))
+        let ranks = self.ranks.iter().map(|(number, noted)| (*number, *noted));
+        let furthest = |noted: &Noted| (noted.last_seq(), noted.completed_seq());
+        let parts = progress(ranks, furthest, |ranks| named(ranks), MAX_LISTED);
+        format!("torch's flight recorder of {}: {parts}", self.group)
     }
 
     /// Tells how old the notes are. If the watchdog stops, its notes stop, too.
@@ -185,14 +147,13 @@ impl<'a> View<'a> {
 pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
     let Some(view) = View::of(case) else { return verdict };
     let (late, difference) = (view.late(), view.difference());
-    let by_gpus = is_by_gpus(case, &verdict);
+    let by_gpus = verdict.is_by_gpus(case.ranks.values().copied());
     match verdict.state {
         State::Healthy => match late {
             Some(late) if !is_measured(case, &late) => verdict = decided_by(case, &view, &late),
             Some(late) => {
                 verdict.state = State::Unknown;
-                verdict.evidence.push(view.late_sentence(&late));
-                verdict.evidence.push(BOTH.to_owned());
+                verdict.evidence.extend([view.late_sentence(&late), BOTH.to_owned()]);
             }
             // Nobody waits for anything.
             None => match difference {
@@ -203,35 +164,21 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
         State::Unknown => match (difference, late) {
             (Some(difference), _) => verdict = differs(case, &view, &difference, verdict),
             (None, Some(late)) if !is_measured(case, &late) => {
-                let evidence = verdict.evidence;
-                verdict = decided_by(case, &view, &late);
-                verdict.evidence.extend(evidence);
+                verdict = decided_by(case, &view, &late).with(verdict.evidence);
             }
-            (None, Some(late)) => {
-                verdict.evidence.push(view.late_sentence(&late));
-                verdict.evidence.push(BOTH.to_owned());
-            }
+            (None, Some(late)) => verdict.evidence.extend([view.late_sentence(&late), BOTH.to_owned()]),
             (None, None) => verdict.evidence.push(view.progress()),
         },
         State::Stuck | State::Waiting => match (difference, late) {
             (Some(difference), _) if by_gpus => verdict = differs(case, &view, &difference, verdict),
             (Some(difference), _) => {
-                let sentence = view.difference_sentence(&difference);
-                beside(&mut verdict, sentence, &minority(&difference.sides));
+                beside(&mut verdict, view.difference_sentence(&difference), &minority(&difference.1));
             }
-            (None, Some(late)) => {
-                let sentence = view.late_sentence(&late);
-                beside(&mut verdict, sentence, &late.behind);
-            }
+            (None, Some(late)) => beside(&mut verdict, view.late_sentence(&late), &late.behind),
             (None, None) => {
                 verdict.evidence.push(view.progress());
                 if verdict.kind == Some(Kind::NotJoined) {
-                    verdict.evidence.push(
-                        "torch's flight recorder says otherwise: all ranks have called the same; so \
-                         either the call has not come \
-                         from torch to NCCL, or NCCL counted what torch did not call: both are possible"
-                            .to_owned(),
-                    );
+                    verdict.evidence.push(CALLED_THE_SAME.to_owned());
                 }
             }
         },
@@ -240,6 +187,10 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
     verdict
 }
 
+/// Sentences that leave both explanations open.
+const CALLED_THE_SAME: &str = "torch's flight recorder says otherwise: all ranks have called the same; so \
+                               either the call has not come from torch to NCCL, or NCCL counted what torch \
+                               did not call: both are possible";
 const BOTH: &str = "NCCL's own memory says otherwise: all ranks have launched the same, and it holds nothing that waits; so either \
                     the call has not come from torch to NCCL, or torch's flight recorder is of something else: both are possible";
 
@@ -253,15 +204,6 @@ fn beside(verdict: &mut Verdict, sentence: String, culprits: &BTreeSet<u32>) {
             named(culprits),
             if verdict.culprits.is_empty() { "no rank".to_owned() } else { named(&verdict.culprits) }
         ));
-    }
-}
-
-/// Tells whether the driver of the GPUs alone told what is pending.
-fn is_by_gpus(case: &Case<'_>, verdict: &Verdict) -> bool {
-    match verdict.kind {
-        Some(Kind::GpuIdle) => true,
-        Some(Kind::OtherOperation) => only_gpus_tell(case.ranks.values().copied()),
-        _ => false,
     }
 }
 
@@ -293,10 +235,10 @@ fn decided_by(case: &Case<'_>, view: &View<'_>, late: &Late<'_>) -> Verdict {
 /// Returns the verdict that ranks called different collectives under one number, and the others wait for the
 /// minority.
 fn differs(case: &Case<'_>, view: &View<'_>, difference: &Difference<'_>, verdict: Verdict) -> Verdict {
-    let culprits = minority(&difference.sides);
+    let culprits = minority(&difference.1);
     let mut evidence = verdict.evidence;
     evidence.push(view.difference_sentence(difference));
-    if difference.sides.values().map(BTreeSet::len).sum::<usize>() == culprits.len() {
+    if difference.1.values().map(BTreeSet::len).sum::<usize>() == culprits.len() {
         evidence.push("which of them is right cannot be known: no side has more ranks".to_owned());
     }
     case.stuck(Kind::OtherOperation, culprits, evidence)

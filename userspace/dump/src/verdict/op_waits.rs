@@ -15,7 +15,7 @@ use super::{
     topology::{Topology, is_input},
     waits::Waits,
 };
-use crate::rank_report::OpReport;
+use crate::OpReport;
 use nccl_library::nccl::Direction;
 
 pub(super) fn of_ops(ops: &[&OpReport], topology: Topology<'_>, waits: &mut Waits) {
@@ -66,7 +66,7 @@ fn of_send(send: &OpReport, inputs: &[&OpReport], topology: Topology<'_>, waits:
         let missing: Vec<_> =
             inputs.iter().filter(|receive| receive.transmitted < needed(send).min(receive.nsteps)).collect();
         for receive in &missing {
-            of_missing_input(receive, waits);
+            wait_for_data(receive, waits);
         }
         // The first send of a ring needs no input; but its op's receive is posted with it, and cannot be over
         // before it.
@@ -114,15 +114,6 @@ fn of_send(send: &OpReport, inputs: &[&OpReport], topology: Topology<'_>, waits:
     }
 }
 
-fn of_missing_input(receive: &OpReport, waits: &mut Waits) {
-    if receive.begun && receive.received > receive.transmitted {
-        let label = receive.label();
-        waits.own = Some(format!("{label}: data came in and is not flushed to the GPU"));
-    } else {
-        wait_for_data(receive, waits);
-    }
-}
-
 /// Adds the waits of a receive. `not_sent_to` is a peer to which its data go and no send is in flight.
 fn of_receive(receive: &OpReport, not_sent_to: Option<u32>, waits: &mut Waits) {
     let label = receive.label();
@@ -146,9 +137,7 @@ fn of_receive(receive: &OpReport, not_sent_to: Option<u32>, waits: &mut Waits) {
         } else {
             waits.own = Some(format!("{label}: its GPU does not take {left} steps that came in"));
         }
-    } else if receive.received > receive.transmitted {
-        waits.own = Some(format!("{label}: data came in and is not flushed to the GPU"));
-    } else if receive.posted > receive.received {
+    } else if receive.received > receive.transmitted || receive.posted > receive.received {
         wait_for_data(receive, waits);
     } else {
         waits.own = Some(format!(
@@ -158,7 +147,12 @@ fn of_receive(receive: &OpReport, not_sent_to: Option<u32>, waits: &mut Waits) {
     }
 }
 
+/// Adds the wait of a receive whose data have not come to the GPU.
 fn wait_for_data(receive: &OpReport, waits: &mut Waits) {
+    if receive.begun && receive.received > receive.transmitted {
+        waits.own = Some(format!("{}: data came in and is not flushed to the GPU", receive.label()));
+        return;
+    }
     let why = format!("{}: posted {}, received {}", receive.label(), receive.posted, receive.received);
     waits.on(receive.peer, why);
 }

@@ -6,12 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Kind, Verdict,
-    case::{Case, MAX_SENTENCES, named},
-    disagreement::minority,
-};
-use crate::rank_report::RankReport;
+use super::{Case, Kind, MAX_SENTENCES, Verdict, disagreement::minority, named};
+use crate::RankReport;
 use flow::text::joined;
 
 type Counts = BTreeMap<String, u64>;
@@ -34,42 +30,28 @@ pub(super) fn other_operation(case: &Case<'_>) -> Option<Verdict> {
         }
     }
     // Sides that some other side contradicts.
-    let contradicted: Vec<&Counts> = sides
-        .keys()
-        .copied()
-        .filter(|counts| sides.keys().any(|other| is_ahead(counts, other) && is_ahead(other, counts)))
-        .collect();
-    if contradicted.is_empty() {
-        return None;
-    }
+    let contradict = |one: &Counts, other: &Counts| is_ahead(one, other) && is_ahead(other, one);
+    let all: Vec<&Counts> = sides.keys().copied().collect();
+    sides.retain(|counts, _| all.iter().any(|other| contradict(counts, other)));
     // A side that agrees with most ranks contradicts least.
     let against = |counts: &Counts| -> usize {
-        let others = sides.iter().filter(|(other, _)| is_ahead(counts, other) && is_ahead(other, counts));
+        let others = sides.iter().filter(|(other, _)| contradict(counts, other));
         others.map(|(_, ranks)| ranks.len()).sum()
     };
-    let most = contradicted.iter().map(|counts| against(counts)).max().unwrap_or(0);
-    let worst: BTreeMap<&Counts, BTreeSet<u32>> = sides
-        .iter()
-        .filter(|(counts, _)| contradicted.contains(counts))
-        .map(|(counts, ranks)| (*counts, ranks.clone()))
-        .collect();
-    let mut culprits: BTreeSet<u32> = worst
-        .iter()
-        .filter(|(counts, _)| against(counts) == most)
-        .flat_map(|(_, ranks)| ranks.clone())
-        .collect();
-    if culprits.len() == worst.values().map(BTreeSet::len).sum::<usize>() {
-        culprits = minority(&worst);
+    let most = sides.keys().map(|counts| against(counts)).max()?;
+    let worst = sides.iter().filter(|(counts, _)| against(counts) == most);
+    let mut culprits: BTreeSet<u32> = worst.flat_map(|(_, ranks)| ranks).copied().collect();
+    let n_ranks: usize = sides.values().map(BTreeSet::len).sum();
+    if culprits.len() == n_ranks {
+        culprits = minority(&sides);
     }
     let functions: BTreeSet<&String> = sides.keys().flat_map(|counts| counts.keys()).collect();
-    let differing: Vec<&String> = functions
-        .into_iter()
-        .filter(|function| {
-            let values: BTreeSet<u64> = contradicted.iter().map(|counts| count(counts, function)).collect();
-            values.len() > 1
-        })
-        .collect();
-    let sentences = worst.iter().take(MAX_SENTENCES).map(|(counts, ranks)| {
+    let differs = |function: &&&String| {
+        let values: BTreeSet<u64> = sides.keys().map(|counts| count(counts, function)).collect();
+        values.len() > 1
+    };
+    let differing: Vec<&String> = functions.iter().filter(differs).copied().collect();
+    let sentences = sides.iter().take(MAX_SENTENCES).map(|(counts, ranks)| {
         let launched = differing.iter().map(|function| format!("{function} {}", count(counts, function)));
         format!("{} launched {}", named(ranks), joined(launched, ", "))
     });
@@ -77,7 +59,7 @@ pub(super) fn other_operation(case: &Case<'_>) -> Option<Verdict> {
         format!("nothing moved for {:.1} s", case.seconds),
         format!("the operations differ: {}", joined(sentences, "; ")),
     ];
-    if culprits.len() == worst.values().map(BTreeSet::len).sum::<usize>() {
+    if culprits.len() == n_ranks {
         evidence.push("which of them is right cannot be known: no side has more ranks".to_owned());
     }
     evidence.extend(case.gpu_sentences());

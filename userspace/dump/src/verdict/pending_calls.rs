@@ -3,12 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Kind, State, Verdict,
-    case::{Case, MAX_SENTENCES},
-    inside_calls::waits_in_call,
-};
-use crate::rank_report::RankReport;
+use super::{Case, Kind, MAX_SENTENCES, Verdict, inside_calls::waits_in_call};
+use crate::RankReport;
 use nccl_library::nccl::Direction;
 
 /// A rank, the peer that it waits for, and the operation that it wants to do with it.
@@ -20,12 +16,16 @@ pub(super) fn pending_calls(case: &Case<'_>) -> Option<Verdict> {
     let mut open: Vec<Wait> = Vec::new();
     for number in waiting.keys() {
         let Some(rank) = case.ranks.get(number) else { continue };
-        for (peer, direction) in wanted(rank) {
-            // A peer that was not read may have the counterpart or not.
-            let has = case.ranks.get(&peer).map(|other| has_counterpart(other, *number, direction));
-            if peer != *number && has == Some(false) {
-                open.push((*number, peer, direction));
-            }
+        for (direction, counterpart) in
+            [(Direction::Send, Direction::Recv), (Direction::Recv, Direction::Send)]
+        {
+            // Of a peer that was not read it is not known whether it has the counterpart.
+            let lacks = |peer: &&u32| {
+                let theirs = case.ranks.get(peer).and_then(|other| queue(other, counterpart));
+                *peer != number && theirs.is_some_and(|theirs| !theirs.contains_key(number))
+            };
+            let peers = queue(rank, direction).into_iter().flat_map(BTreeMap::keys).filter(lacks);
+            open.extend(peers.map(|peer| (*number, *peer, direction)));
         }
     }
     if open.is_empty() {
@@ -50,32 +50,16 @@ pub(super) fn pending_calls(case: &Case<'_>) -> Option<Verdict> {
     if culprits.is_empty() {
         evidence.push("the ranks wait for each other in a circle".to_owned());
     }
-    Some(Verdict {
-        state: State::Stuck,
-        kind: Some(Kind::NoCounterpart),
-        culprits: culprits.into_iter().collect(),
-        victims: victims.into_iter().collect(),
-        evidence,
-    })
+    Some(Verdict::stuck(Kind::NoCounterpart, culprits, victims, evidence))
 }
 
-/// Returns the peers of sends and receives that are not launched.
-fn wanted(rank: &RankReport) -> Vec<(u32, Direction)> {
-    let Some(pending) = &rank.pending else { return Vec::new() };
-    let sends = pending.sends.iter().flat_map(BTreeMap::keys).map(|peer| (*peer, Direction::Send));
-    let receives = pending.receives.iter().flat_map(BTreeMap::keys).map(|peer| (*peer, Direction::Recv));
-    sends.chain(receives).collect()
-}
-
-/// Tells whether a rank has the counterpart of what `of` waits for pending, so that the two are connecting;
-/// also if that is not known.
-fn has_counterpart(rank: &RankReport, of: u32, direction: Direction) -> bool {
-    let Some(pending) = &rank.pending else { return true };
-    let queue = match direction {
-        Direction::Send => &pending.receives,
-        Direction::Recv => &pending.sends,
-    };
-    queue.as_ref().is_none_or(|queue| queue.contains_key(&of))
+/// Returns the sends or the receives that a rank has not launched, by peer.
+fn queue(rank: &RankReport, direction: Direction) -> Option<&BTreeMap<u32, u64>> {
+    let pending = rank.pending.as_ref()?;
+    match direction {
+        Direction::Send => pending.sends.as_ref(),
+        Direction::Recv => pending.receives.as_ref(),
+    }
 }
 
 #[cfg(test)]

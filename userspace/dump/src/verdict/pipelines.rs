@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::rank_report::{OpReport, RankReport};
+use crate::{OpReport, RankReport};
 use nccl_library::nccl::Direction;
 
 pub(super) type ChannelOp = (u32, u64);

@@ -3,13 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Kind, State, Verdict,
-    case::{Case, MAX_SENTENCES, named},
-    inside_calls,
-};
-use crate::{rank_report::RankReport, set_up::Stage};
-use nccl_library::{fields::root_answers_each_rank, nccl::NcclVersion};
+use super::{BE, Case, Kind, MAX_SENTENCES, Verdict, inside_calls, lines::main_thread_at, subject};
+use crate::{RankReport, Stage};
+use nccl_library::fields::root_answers_each_rank;
 
 pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
     let ranks = case.ranks_where(|rank| rank.set_up.is_some());
@@ -25,24 +21,15 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
     let mut evidence =
         vec![format!("nothing moved for {:.1} s, and {}", case.seconds, still_setting_up(&ranks))];
     evidence.extend(waits.iter().take(MAX_SENTENCES).map(|(rank, (_, sentence))| {
-        let call = case.ranks.get(rank).and_then(|rank| inside_calls::call_of(case, rank));
-        let call =
-            call.map_or_else(String::new, |(_, thread, call)| format!(", in {call} (thread {thread})"));
-        format!("{sentence}{call}")
+        let call = case.ranks.get(rank).and_then(|rank| inside_calls::described(case, rank));
+        call.map_or_else(|| sentence.clone(), |call| format!("{sentence}, in {call}"))
     }));
     evidence.extend(case.absent_sentences());
     let unanswered = unanswered(case);
     if !unanswered.is_empty() {
         evidence.splice(1..1, unanswered.values().take(MAX_SENTENCES).cloned());
-        let culprits: Vec<u32> = unanswered.into_keys().collect();
-        let victims = ranks.into_iter().filter(|rank| !culprits.contains(rank)).collect();
-        return Some(Verdict {
-            state: State::Stuck,
-            kind: Some(Kind::Unreachable),
-            culprits,
-            victims,
-            evidence,
-        });
+        let victims = ranks.into_iter().filter(|rank| !unanswered.contains_key(rank)).collect::<Vec<u32>>();
+        return Some(Verdict::stuck(Kind::Unreachable, unanswered.into_keys(), victims, evidence));
     }
     // The waiting ends at ranks that have not come. A rank that was not read may itself wait for another
     // missing one, unless it is the only one that is missing.
@@ -50,7 +37,8 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
     let missing: BTreeSet<u32> = case.missing_ranks().into_iter().collect();
     let is_last = case.n_missing() == 1;
     // A process that was read and lives is no rank any more: its set-up has failed, or it has left.
-    let gone: BTreeSet<u32> = case.gone().into_iter().chain(case.left()).collect();
+    let vanished = case.vanished();
+    let gone: BTreeSet<u32> = vanished.iter().map(|(rank, _)| *rank).collect();
     let culprits: BTreeSet<u32> = match (case.n_missing(), gone.is_empty()) {
         (0, _) => BTreeSet::new(),
         (_, false) => gone.clone(),
@@ -63,7 +51,7 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
                 "rank {rank} has not come: process {} is the only other one of this job, and is in no such communicator: \
                  inferred that it is rank {rank}{}",
                 process.pid,
-                super::lines::place_of(process).map_or_else(String::new, |at| format!("; its main thread is at {at}"))
+                main_thread_at(process)
             ),
             None => format!("rank {rank} is waited for, and was not read: it may not have come, or wait itself"),
         });
@@ -76,19 +64,10 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
             "cannot tell, because ranks that were not read may not have come, or wait themselves"
         };
         evidence.push(what.to_owned());
-        return Some(Verdict { state: State::Unknown, evidence, ..Verdict::default() });
+        return Some(Verdict { evidence, ..Verdict::default() });
     }
-    Some(Verdict {
-        state: State::Stuck,
-        kind: Some(match (gone.is_empty(), case.gone().is_empty()) {
-            (true, _) => Kind::SettingUp,
-            (false, true) => Kind::Left,
-            (false, false) => Kind::Gone,
-        }),
-        culprits: culprits.into_iter().collect(),
-        victims: ranks,
-        evidence,
-    })
+    let kind = vanished.first().map_or(Kind::SettingUp, |(_, kind)| *kind);
+    Some(Verdict::stuck(kind, culprits, ranks, evidence))
 }
 
 /// Returns each rank in its set-up with the ranks that it waits for, as far as its stage tells.
@@ -96,25 +75,20 @@ fn waits(case: &Case<'_>) -> BTreeMap<u32, (Vec<u32>, String)> {
     let wait = |number: u32, rank: &RankReport| {
         let n_ranks = rank.n_ranks.max(1);
         let (next, previous) = ((number + 1) % n_ranks, (number + n_ranks - 1) % n_ranks);
-        let version = rank.nccl_version.as_deref().and_then(|version| version.parse::<NcclVersion>().ok());
-        Some(match rank.set_up?.stage? {
+        let (whom, what) = match rank.set_up?.stage? {
             Stage::Beginning => return None,
-            Stage::NextRank if root_answers_each_rank(version) => {
-                (vec![next], format!("rank {number} waits for rank {next} to come"))
+            Stage::NextRank if root_answers_each_rank(rank.version()) => {
+                (vec![next], format!("waits for rank {next} to come"))
             }
             // The root answers when all have come.
-            Stage::NextRank => (case.missing_ranks(), format!("rank {number} waits for all ranks to come")),
-            Stage::PreviousRank => {
-                (vec![previous], format!("rank {number} waits for rank {previous} to connect to it"))
+            Stage::NextRank => (case.missing_ranks(), "waits for all ranks to come".to_owned()),
+            Stage::PreviousRank => (vec![previous], format!("waits for rank {previous} to connect to it")),
+            Stage::Exchange => (vec![], "is connected, and waits for the addresses of all ranks".to_owned()),
+            Stage::Connecting => {
+                (vec![], "knows all ranks, and makes the connections for collectives".to_owned())
             }
-            Stage::Exchange => {
-                (Vec::new(), format!("rank {number} is connected, and waits for the addresses of all ranks"))
-            }
-            Stage::Connecting => (
-                Vec::new(),
-                format!("rank {number} knows all ranks, and makes the connections for collectives"),
-            ),
-        })
+        };
+        Some((whom, format!("rank {number} {what}")))
     };
     case.ranks.iter().filter_map(|(number, rank)| Some((*number, wait(*number, rank)?))).collect()
 }
@@ -136,8 +110,7 @@ fn unanswered(case: &Case<'_>) -> BTreeMap<u32, String> {
 }
 
 fn still_setting_up(ranks: &[u32]) -> String {
-    let verb = if ranks.len() == 1 { "is" } else { "are" };
-    format!("{} {verb} still setting the communicator up", named(ranks))
+    format!("{} still setting the communicator up", subject(ranks, BE))
 }
 
 #[cfg(test)]
@@ -150,7 +123,7 @@ mod tests {
         set_up::SetUp,
         unanswered::Unanswered,
         verdict::{
-            judge,
+            State, judge,
             tests::made::{check, rank},
         },
     };

@@ -1,7 +1,7 @@
 //! State of the GPU's kernel by the steps of an op in flight: whether it runs, the steps that it has filled,
 //! and those that it needs.
 
-use crate::rank_report::OpReport;
+use crate::OpReport;
 use nccl_library::nccl::Direction;
 
 /// Tells whether the GPU is known to have filled or emptied a slot.

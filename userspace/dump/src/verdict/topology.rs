@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{pipelines::ChannelOp, steps::produced};
-use crate::rank_report::{ChannelReport, OpReport, RankReport};
+use crate::{ChannelReport, OpReport, RankReport};
 use nccl_library::nccl::Direction;
 
 /// Ranks that a rank is connected with on one channel.

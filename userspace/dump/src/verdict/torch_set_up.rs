@@ -74,8 +74,8 @@ fn judge_one(size: u32, mut ranks: Vec<(u32, &ProcessReport)>) -> Option<JobVerd
     };
     let where_is = |rank: u32, process: &ProcessReport| {
         let has = if process.state.is_halted() { "is halted" } else { "has not called it" };
-        let line = process.python.as_ref().and_then(|python| place(python.main_thread()?));
-        let line = line.map_or_else(|| "its main thread's place is not known".to_owned(), |line| line);
+        let place = process.main_thread().and_then(place).or_else(|| process.whereabouts());
+        let line = place.unwrap_or_else(|| "its main thread's place is not known".to_owned());
         format!("rank {rank} (process {}) {has}: {line}", process.pid)
     };
     let shown =
@@ -101,7 +101,7 @@ fn makes_progress(process: &ProcessReport) -> bool {
 /// Returns the call that the main thread of a process is in: the outermost function of `torch.distributed` above the
 /// user's own innermost line.
 fn call_of(process: &ProcessReport) -> Option<&'static str> {
-    let thread: &PythonThread = process.python.as_ref()?.main_thread()?;
+    let thread: &PythonThread = process.main_thread()?;
     let of_torch = thread.frames.iter().take_while(|frame| flow::schema::is_of_a_library(&frame.file));
     let in_distributed = of_torch.filter(|frame| frame.file.contains("/torch/distributed/"));
     in_distributed.filter_map(|frame| CALLS.into_iter().find(|call| *call == frame.function)).last()

@@ -1,14 +1,11 @@
 //! Tells stuck from waiting: a rank that others wait for and that makes progress elsewhere is not stuck.
 
-use super::{
-    Kind, State, Verdict,
-    case::{Case, MAX_SENTENCES},
-};
-use crate::rank_gpu::Work;
+use super::{Case, Kind, MAX_SENTENCES, State, Verdict};
+use crate::Work;
 
 /// Returns the verdict as it is, or `waiting` instead of `stuck`, if each rank that is waited for still does
 /// something.
-pub(super) fn or_stuck(case: &Case<'_>, verdict: Verdict) -> Verdict {
+pub(super) fn or_stuck(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
     let is_absence = verdict.kind.is_some_and(Kind::is_absence);
     if verdict.state != State::Stuck || !is_absence || verdict.culprits.is_empty() {
         return verdict;
@@ -18,14 +15,11 @@ pub(super) fn or_stuck(case: &Case<'_>, verdict: Verdict) -> Verdict {
         .iter()
         .map(|rank| Some(format!("rank {rank} makes progress elsewhere: {}", progress_of(case, *rank)?)))
         .collect();
-    match progress {
-        None => verdict,
-        Some(sentences) => {
-            let mut evidence = verdict.evidence;
-            evidence.extend(sentences.into_iter().take(MAX_SENTENCES));
-            Verdict { state: State::Waiting, evidence, ..verdict }
-        }
+    if let Some(sentences) = progress {
+        verdict.state = State::Waiting;
+        verdict.evidence.extend(sentences.into_iter().take(MAX_SENTENCES));
     }
+    verdict
 }
 
 /// Describes the progress of a rank, if it makes any.
@@ -43,8 +37,7 @@ fn progress_of(case: &Case<'_>, number: u32) -> Option<String> {
         return Some(format!("its GPU computes or moves data ({})", gpu.describe()));
     }
     // It is not known which of several ranks in one process the time is of.
-    let sharing = case.ranks.values().filter(|other| (other.pid, &other.host) == (rank.pid, &rank.host));
-    if sharing.count() > 1 {
+    if case.ranks.values().filter(|other| other.process() == rank.process()).count() > 1 {
         return None;
     }
     // A thread that waits for its GPU spins (cudaStreamSynchronize).

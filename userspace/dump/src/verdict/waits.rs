@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{op_waits::of_ops, pipelines::ChannelOp, steps::gpu_has_begun, topology::Topology};
-use crate::rank_report::{OpReport, RankReport};
+use crate::{OpReport, RankReport};
 use nccl_library::nccl::Direction;
 
 /// Waits of one rank, as far as its ops in flight tell.

@@ -1,16 +1,20 @@
 //! Made-up ranks of a ring of four.
 
+use std::collections::BTreeSet;
+
 use crate::{
-    process_state::ProcessState,
-    rank_gpu::{RankGpu, Work},
-    rank_report::{
-        ChannelReport, ConnectionReport, Motion, OpReport, ProxyListState, ProxyReport, RankReport,
-    },
-    verdict::{State, Verdict},
+    ChannelReport, ConnectionReport, Motion, OpReport, ProcessReport, ProcessState, ProxyListState,
+    ProxyReport, RankGpu, RankReport, Work,
+    verdict::{State, Verdict, judge_beside},
 };
 use nccl_library::nccl::Direction;
 
 pub(in crate::verdict) const N: u32 = 4;
+
+/// Judges one communicator, which nothing beside it explains.
+pub(crate) fn judge(ranks: &[RankReport], processes: &[ProcessReport]) -> Verdict {
+    judge_beside(ranks, processes, &BTreeSet::new(), None)
+}
 
 pub(in crate::verdict) fn op(direction: Direction, peer: u32, count: u64) -> OpReport {
     OpReport {
