@@ -109,6 +109,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
     pub(crate) busy: Option<(u32, u64)>,
 
+    /// RANK@N: before its operation N the first thread of this rank ends, and another one lives on
+    #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
+    pub(crate) ends_thread: Option<(u32, u64)>,
+
     /// RANK@N: before its operation N this rank writes a file for the rest of the run
     #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
     pub(crate) checkpoint: Option<(u32, u64)>,

@@ -2,6 +2,7 @@
 
 pub mod bed;
 pub mod callers;
+pub mod cgroup;
 pub mod conformance;
 pub mod disk;
 pub mod dumper;

@@ -131,6 +131,17 @@ fn a_rank_that_has_left_is_named_with_its_process() {
 }
 
 #[test]
+fn a_process_that_cannot_run_or_has_lost_its_first_thread_is_named_with_what_holds_it() {
+    check(0, &["frozen", "frozen-sockets", "starved", "starved-sockets"]);
+    check(1, &["first-thread-ended", "first-thread-ended-sockets"]);
+}
+
+#[test]
+fn a_kernel_of_the_programs_own_is_told_from_nccls_where_the_driver_has_gpm() {
+    check(0, &["gpu-spins", "gpu-spins-two-communicators"]);
+}
+
+#[test]
 fn a_split_that_one_rank_does_not_make_is_its_fault() {
     check(3, &["split", "split-sockets"]);
 }

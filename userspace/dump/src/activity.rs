@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::process::thread_ids;
-use inspect::process::{Process, read_text, status_field};
+use inspect::process::{Process, printable, read_text, status_field};
 
 /// Maximum number of threads that are looked at.
 const MAX_THREADS: usize = 512;
 /// Prefix of the names of PyTorch's threads for the backward pass (torch/csrc/autograd/engine.cpp).
 const BACKWARD: &str = "pt_autograd_";
+/// Prefix of the names of NCCL's threads that move ops in flight. They poll while there are any.
+const PROXY: &str = "NCCL Progress";
 /// Part of the time. A thread that ran, or waited for a processor, for so long computes. One that wakes up to
 /// look for something does not.
 const RUNS: f64 = 0.3;
@@ -20,6 +22,10 @@ const RAN: f64 = 0.05;
 /// Part of the time. A thread that was ready for so long and never slept computes, however little it ran:
 /// others had the processors.
 const READY: f64 = 0.9;
+/// Part of the time, and seconds. A thread that was ready at every reading over so many seconds and ran for less got
+/// no processor.
+const STARVED: f64 = 0.01;
+const LEAST_SECONDS: f64 = 0.8;
 /// Bytes a second from which on input and output are progress; a log line and a heartbeat are less.
 const READS: f64 = 65_536.0;
 
@@ -40,6 +46,14 @@ pub struct Activity {
     pub io_bytes: Option<u64>,
     /// The first thread slept in other places at some readings.
     pub is_elsewhere: bool,
+    /// The first thread, one of PyTorch's for the backward pass, or one of NCCL's that moves ops was ready to run at
+    /// all readings, and got no processor.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_starved: bool,
+    /// Kernel function in which the first thread was at all readings, asleep so that no signal wakes it (state D): a
+    /// driver or a file system does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uninterruptible_in: Option<String>,
 }
 
 impl Activity {
@@ -56,7 +70,10 @@ impl Activity {
             is_starved || (*cpu >= RAN * seconds && wanted >= RUNS * seconds)
         };
         if let Some(cpu) = self.cpu_seconds.filter(|cpu| !spins && runs(cpu)) {
-            return Some(format!("it ran on the CPU for {cpu:.1} of {seconds:.1} s"));
+            let ready = self.ready_seconds.filter(|ready| *ready >= RUNS * seconds);
+            let ready =
+                ready.map_or_else(String::new, |ready| format!(", and waited {ready:.1} s for a processor"));
+            return Some(format!("it ran on the CPU for {cpu:.1} of {seconds:.1} s{ready}"));
         }
         #[expect(clippy::cast_precision_loss, reason = "for a rate, and for people")]
         let bytes = self.io_bytes.map_or(0.0, |bytes| bytes as f64);
@@ -71,8 +88,12 @@ impl Activity {
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     at: Instant,
-    /// Nanoseconds on a processor, and waiting for one, by thread.
+    /// Nanoseconds on a processor, and waiting for one, by thread that runs the program.
     cpu: Vec<(u32, [u64; 2])>,
+    /// Threads that are ready to run, with their nanoseconds on a processor.
+    ready: Vec<(u32, u64)>,
+    /// Kernel function of the first thread, while no signal can wake it.
+    uninterruptible_in: Option<String>,
     io: Option<u64>,
     /// Number of times that the first thread has gone to sleep.
     sleeps: Option<u64>,
@@ -84,16 +105,29 @@ impl Sample {
     pub(super) fn take(process: &Process) -> Self {
         let folder = process.proc_path();
         let first = process.pid();
-        let is_program = |tid: &u32| {
-            let name = || read_text(folder.join(format!("task/{tid}/comm"))).unwrap_or_default();
-            *tid == first || name().starts_with(BACKWARD)
-        };
-        let cpu = thread_ids(process).take(MAX_THREADS).filter(is_program).filter_map(|tid| {
+        let of_task = |tid: u32, file: &str| read_text(folder.join(format!("task/{tid}/{file}")));
+        let (mut cpu, mut ready) = (Vec::new(), Vec::new());
+        for tid in thread_ids(process).take(MAX_THREADS) {
+            let name = of_task(tid, "comm").unwrap_or_default();
+            let is_program = tid == first || name.starts_with(BACKWARD);
             // Nanoseconds on a CPU, then on a run queue (Documentation/scheduler/sched-stats.rst).
-            let text = read_text(folder.join(format!("task/{tid}/schedstat"))).ok()?;
-            let mut numbers = text.split_whitespace().map(|number| number.parse::<u64>().ok());
-            Some((tid, [numbers.next()??, numbers.next()??]))
-        });
+            let times = || {
+                let text = of_task(tid, "schedstat").ok()?;
+                let mut numbers = text.split_whitespace().map(|number| number.parse::<u64>().ok());
+                Some([numbers.next()??, numbers.next()??])
+            };
+            if (is_program || name.starts_with(PROXY))
+                && let Some(times) = times()
+            {
+                cpu.extend(is_program.then_some((tid, times)));
+                let is_ready = of_task(tid, "stat").is_ok_and(|stat| state_of(&stat) == Some('R'));
+                ready.extend(is_ready.then_some((tid, times[0])));
+            }
+        }
+        let is_asleep = of_task(first, "stat").is_ok_and(|stat| state_of(&stat) == Some('D'));
+        let wchan = || of_task(first, "wchan").ok().filter(|name| !name.is_empty() && name != "0");
+        let uninterruptible_in =
+            is_asleep.then(|| printable(&wchan().unwrap_or_else(|| "an unknown function".to_owned())));
         let io = read_text(folder.join("io")).ok().and_then(|text| {
             let value = |name| status_field(&text, name)?.parse::<u64>().ok();
             value("rchar")?.checked_add(value("wchar")?)
@@ -109,8 +143,13 @@ impl Sample {
             let last = words.len().saturating_sub(2);
             format!("{} {}", words.first().unwrap_or(&""), words.get(last..).unwrap_or_default().join(" "))
         });
-        Self { at: Instant::now(), cpu: cpu.collect(), io, sleeps, place }
+        Self { at: Instant::now(), cpu, ready, uninterruptible_in, io, sleeps, place }
     }
+}
+
+/// Returns the state of a thread in its `stat`. The name before it can hold anything.
+fn state_of(stat: &str) -> Option<char> {
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 /// Returns the activity of a process over some samples; `None` if there are fewer than two.
@@ -129,10 +168,25 @@ pub(super) fn over(samples: &[Sample]) -> Option<Activity> {
         Duration::from_nanos(nanoseconds).as_secs_f64()
     };
     let is_known = !first.cpu.is_empty() && !last.cpu.is_empty();
+    let seconds = last.at.duration_since(first.at).as_secs_f64();
+    let is_starved = |(tid, before): &(u32, u64)| {
+        let mut of_thread = samples.iter().map(|sample| sample.ready.iter().find(|(known, _)| known == tid));
+        let ran = of_thread.all(|found| {
+            found.is_some_and(|(_, after)| {
+                Duration::from_nanos(after.saturating_sub(*before)).as_secs_f64() < STARVED * seconds
+            })
+        });
+        ran && seconds >= LEAST_SECONDS
+    };
+    let asleep_in = |sample: &Sample| sample.uninterruptible_in.clone();
     let mut places = samples.iter().filter_map(|sample| sample.place.as_ref());
     let place = places.next();
     Some(Activity {
-        seconds: last.at.duration_since(first.at).as_secs_f64(),
+        seconds,
+        is_starved: first.ready.iter().any(is_starved),
+        uninterruptible_in: asleep_in(first).filter(|place| {
+            seconds >= LEAST_SECONDS && samples.iter().all(|sample| asleep_in(sample).as_ref() == Some(place))
+        }),
         cpu_seconds: is_known.then(|| spent(0)),
         ready_seconds: is_known.then(|| spent(1)),
         sleeps: last.sleeps.zip(first.sleeps).and_then(|(after, before)| after.checked_sub(before)),
@@ -208,6 +262,40 @@ mod tests {
         // The number of sleeps is unknown; or the thread was stopped half of the time.
         assert_eq!(Activity { sleeps: None, ..starved.clone() }.progress(false), None);
         assert_eq!(Activity { ready_seconds: Some(1.7), ..starved }.progress(false), None);
+    }
+
+    #[test]
+    fn a_thread_that_is_always_ready_and_never_runs_is_starved_and_one_that_no_signal_wakes_is_told() {
+        let begun = Instant::now();
+        let sample = |milliseconds: u64, ran: u64, ready: bool, place: Option<&str>| Sample {
+            at: begun + Duration::from_millis(milliseconds),
+            cpu: vec![(7, [ran, 0])],
+            ready: ready.then_some((7, ran)).into_iter().collect(),
+            uninterruptible_in: place.map(str::to_owned),
+            io: None,
+            sleeps: None,
+            place: None,
+        };
+        let starved = |samples: &[Sample]| over(samples).unwrap().is_starved;
+        assert!(starved(&[
+            sample(0, 5, true, None),
+            sample(500, 5, true, None),
+            sample(1000, 9, true, None)
+        ]));
+        // It ran for a tenth of the time; it slept once; it was looked at for too short.
+        assert!(!starved(&[sample(0, 0, true, None), sample(1000, 100_000_000, true, None)]));
+        let slept = [sample(0, 5, true, None), sample(500, 5, false, None), sample(1000, 5, true, None)];
+        assert!(!starved(&slept));
+        assert!(!starved(&[sample(0, 5, true, None), sample(500, 5, true, None)]));
+        let asleep_in = |places: [Option<&str>; 2]| {
+            let samples = [sample(0, 5, false, places[0]), sample(1000, 5, false, places[1])];
+            over(&samples).unwrap().uninterruptible_in
+        };
+        let nfs = Some("rpc_wait_bit_killable");
+        assert_eq!(asleep_in([nfs, nfs]).as_deref(), nfs);
+        assert_eq!(asleep_in([nfs, Some("folio_wait_bit")]), None);
+        assert_eq!(asleep_in([None, nfs]), None);
+        assert_eq!(state_of("7 (a) R b) D 1 7"), Some('D'));
     }
 
     #[test]

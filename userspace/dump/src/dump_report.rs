@@ -126,7 +126,15 @@ impl ProcessReport {
                 live.len()
             ));
         }
-        Some(format!("its main thread is at {}", python::place(self.main_thread()?)?))
+        let kernel = self.activity.as_ref().and_then(|activity| activity.uninterruptible_in.as_ref());
+        let kernel = kernel.map(|function| {
+            format!(
+                "its first thread is in state D, in {function}: a driver or a file system does not answer"
+            )
+        });
+        let line = self.main_thread().and_then(python::place);
+        let line = line.map(|place| format!("its main thread is at {place}"));
+        (line.is_some() || kernel.is_some()).then(|| joined(line.into_iter().chain(kernel), "; "))
     }
 
     /// Returns the main thread of a Python program, if it is known where it is.

@@ -140,10 +140,18 @@ pub fn dump(
     if has_more {
         readings = take_readings(&mut targets, options, &mut gpus);
     }
-    for target in &mut targets {
-        target.report.activity = activity::over(&target.samples);
-    }
     let mut ranks = motion::over(readings);
+    for target in &mut targets {
+        let activity = activity::over(&target.samples);
+        let is_starved = activity.as_ref().is_some_and(|activity| activity.is_starved);
+        target.report.activity = activity;
+        if is_starved && target.report.state == ProcessState::Running {
+            target.report.state = ProcessState::Starved;
+            for rank in ranks.iter_mut().filter(|rank| rank.pid == target.report.pid) {
+                rank.process_state = ProcessState::Starved;
+            }
+        }
+    }
     copies::leave_out(&mut targets, &mut ranks);
     find_absent(&targets, &mut ranks);
     for target in &mut targets {

@@ -21,6 +21,8 @@ pub enum ProcessState {
     /// Writing its core, or exiting in the kernel: it holds its memory and its sockets, and runs no code of its
     /// own any more.
     Dying,
+    /// Ready to run at all readings, without a processor: seen in the activity between readings.
+    Starved,
     Exited,
     #[default]
     Unknown,
@@ -62,6 +64,11 @@ impl ProcessState {
             Self::Stopped => ("is stopped", "is in state T (SIGSTOP or a debugger)"),
             Self::Frozen => ("is stopped", "is held by the freezer of its cgroup"),
             Self::Dying => ("is dying", "writes its core or exits, and runs no code of its own any more"),
+            Self::Starved => (
+                "gets no processor",
+                "is ready to run and got no processor: the CPU quota of its cgroup is used up, or other programs \
+                 have the processors",
+            ),
             Self::Running | Self::Exited | Self::Unknown => return None,
         })
     }

@@ -30,6 +30,8 @@ pub enum Kind {
     Stopped,
     /// The processes of the culprits are writing their core, or exiting.
     Dying,
+    /// The processes of the culprits are ready to run, and get no processor.
+    Starved,
     /// The culprits have not made a call that all ranks of the communicator must make.
     CallNotMade,
     /// The culprits have not made the send or the receive that others wait for.
@@ -52,7 +54,11 @@ pub enum Kind {
 impl Kind {
     /// Returns the kind of a process that runs no code of its own now.
     pub(super) fn of_halted(state: ProcessState) -> Option<Self> {
-        state.is_halted().then_some(if state == ProcessState::Dying { Self::Dying } else { Self::Stopped })
+        state.is_halted().then_some(match state {
+            ProcessState::Dying => Self::Dying,
+            ProcessState::Starved => Self::Starved,
+            _ => Self::Stopped,
+        })
     }
 
     /// Tells whether the culprits only have to go on with something else, and come: while they make progress

@@ -1,6 +1,7 @@
 //! Judges communicators of which something changed between the readings.
 
 use super::{Case, State, Verdict, named};
+use crate::ProcessState;
 
 pub(super) fn moving(case: &Case<'_>) -> Option<Verdict> {
     let stepping = case.ranks_where(|rank| rank.motion.steps_moved);
@@ -19,7 +20,9 @@ pub(super) fn moving(case: &Case<'_>) -> Option<Verdict> {
     } else {
         format!("{} launched more", named(&counting))
     };
-    let halted = case.ranks_where(|rank| rank.process_state.is_halted());
+    // One that gets no processor for a second can have moved before, and comes again.
+    let halted = case
+        .ranks_where(|rank| rank.process_state.is_halted() && rank.process_state != ProcessState::Starved);
     if halted.is_empty() {
         return Some(Verdict::new(State::Healthy, format!("it moves: {moves} within {seconds:.1} s")));
     }

@@ -36,6 +36,10 @@ pub enum Then {
     /// A file of this name is made in the job's folder.
     Touch(&'static str),
     Signal(usize, Signal),
+    /// The cgroup of a rank, which it has for itself, is frozen.
+    Freeze(usize),
+    /// The cgroup of a rank may use a thousandth of a processor.
+    Starve(usize),
 }
 
 /// Which ranks' processes are given to `dump`.

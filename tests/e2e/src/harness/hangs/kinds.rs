@@ -93,6 +93,32 @@ const STOPPED: Kind = Kind {
     ..PLAIN
 };
 
+const FROZEN: Kind = Kind {
+    name: "frozen",
+    workload: "--iters 1000000 --sync",
+    then: Then::Freeze(2),
+    expected: stuck(&["stopped"], &[2]),
+    says: "held by the freezer of its cgroup",
+    ..PLAIN
+};
+
+const STARVED: Kind = Kind {
+    name: "starved",
+    workload: "--iters 1000000 --sync",
+    then: Then::Starve(1),
+    expected: stuck(&["starved"], &[1]),
+    says: "got no processor",
+    ..PLAIN
+};
+
+const THREAD_ENDED: Kind = Kind {
+    name: "first-thread-ended",
+    workload: "--ends-thread 2@3 --iters 6 --sync",
+    expected: stuck(&["notJoined"], &[2]),
+    says: "its first thread has ended, and",
+    ..PLAIN
+};
+
 const RECEIVE: Kind = Kind {
     name: "receive",
     workload: "--absent 1@0 --ops sendrecv --comms 2 --iters 4",
@@ -296,6 +322,12 @@ pub const KINDS: &[Kind] = &[
         says: "which has no such communicator any more",
         ..PLAIN
     },
+    FROZEN,
+    Kind { name: "frozen-sockets", over: Sockets, ..FROZEN },
+    STARVED,
+    Kind { name: "starved-sockets", over: Sockets, ..STARVED },
+    THREAD_ENDED,
+    Kind { name: "first-thread-ended-sockets", over: Sockets, ..THREAD_ENDED },
     SPLIT,
     Kind { name: "split-sockets", over: Sockets, ..SPLIT },
 ];

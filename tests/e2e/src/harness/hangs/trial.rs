@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::kind::{Given, Kind, Over, Then};
-use crate::harness::{dumper::Dump, job::Shape, programs, world::World};
+use crate::harness::{cgroup::Cgroup, dumper::Dump, job::Shape, programs, world::World};
 
 /// The GPUs of a job have stood still for so long when it has come to rest. Between two operations of a rank that gets no
 /// processor it is less.
@@ -43,6 +43,8 @@ impl GpuStates {
 /// A job of a kind.
 #[derive(Debug)]
 pub struct Trial {
+    /// Ends first: a frozen process does not end.
+    _cgroup: Option<Cgroup>,
     pub kind: &'static Kind,
     pub job: World,
     /// Environment of its dumps.
@@ -58,6 +60,7 @@ impl Trial {
         let Some(job) = start(kind.over, kind.shape, version, kind.workload)? else { return Ok(None) };
         let Some(gpus) = GpuStates::of(&job) else { return Ok(None) };
         let children = job.bed.ready.pids.iter().flat_map(|pid| children_of(*pid)).collect();
+        let mut cgroup = None;
         match kind.then {
             Then::Nothing => {}
             Then::Touch(name) => {
@@ -68,8 +71,19 @@ impl Trial {
                 World::work();
                 job.signal(rank, signal)?;
             }
+            Then::Freeze(rank) | Then::Starve(rank) => {
+                World::work();
+                let pid = job.bed.ready.pids[rank];
+                let held = if matches!(kind.then, Then::Freeze(_)) {
+                    Cgroup::freeze(pid)
+                } else {
+                    Cgroup::starve(pid)
+                };
+                let Some(held) = held else { return Ok(None) };
+                cgroup = Some(held);
+            }
         }
-        Ok(Some(Self { kind, job, variables: gpus.variables().to_vec(), gpus, children }))
+        Ok(Some(Self { _cgroup: cgroup, kind, job, variables: gpus.variables().to_vec(), gpus, children }))
     }
 
     /// Waits until its GPUs stand still, as the bed sees them.
