@@ -113,6 +113,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
     pub(crate) ends_thread: Option<(u32, u64)>,
 
+    /// RANK@N: this rank calls its operation N in a group, and does not end the group
+    #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
+    pub(crate) open_group: Option<(u32, u64)>,
+
     /// RANK@N: before its operation N this rank writes a file for the rest of the run
     #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
     pub(crate) checkpoint: Option<(u32, u64)>,

@@ -109,7 +109,8 @@ fn run_all(
             std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
         }
         phases::go(options, &nccl.emulator, rank, next, deadline)?;
-        let grouped = end - next > 1;
+        let stays_open = options.open_group.is_some_and(|(one, at)| one == rank && (next..end).contains(&at));
+        let grouped = end - next > 1 || stays_open;
         let first_of_group = flights.len();
         if grouped {
             nccl.api.group_start()?;
@@ -126,6 +127,9 @@ fn run_all(
             };
             let comm = &comms[(op % comms.len() as u64) as usize];
             flights.push_back(issue(nccl, rank, shape, comm)?);
+        }
+        if stays_open {
+            std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
         }
         if grouped {
             nccl.api.group_end()?;

@@ -242,7 +242,13 @@ impl<'a> Case<'a> {
         if launched.is_empty() {
             launched = format!("{} of {most} collectives", report.counters.launched().unwrap_or(0));
         }
-        format!("rank {rank} has not joined: {launched} launched")
+        let called = report.pending.as_ref().filter(|pending| pending.in_group == Some(true));
+        let called = called.map_or(0, |pending| pending.collectives);
+        let open = match called {
+            0 => String::new(),
+            called => format!("; {called} more called, in a group that it has not ended (ncclGroupEnd)"),
+        };
+        format!("rank {rank} has not joined: {launched} launched{open}")
     }
 
     pub(super) fn exited_sentence(&self) -> Option<String> {

@@ -119,6 +119,14 @@ const THREAD_ENDED: Kind = Kind {
     ..PLAIN
 };
 
+const OPEN_GROUP: Kind = Kind {
+    name: "open-group",
+    workload: "--open-group 1@3 --iters 6 --sync",
+    expected: stuck(&["notJoined"], &[1]),
+    says: "1 more called, in a group that it has not ended",
+    ..PLAIN
+};
+
 const RECEIVE: Kind = Kind {
     name: "receive",
     workload: "--absent 1@0 --ops sendrecv --comms 2 --iters 4",
@@ -322,6 +330,8 @@ pub const KINDS: &[Kind] = &[
         says: "which has no such communicator any more",
         ..PLAIN
     },
+    OPEN_GROUP,
+    Kind { name: "open-group-sockets", over: Sockets, ..OPEN_GROUP },
     FROZEN,
     Kind { name: "frozen-sockets", over: Sockets, ..FROZEN },
     STARVED,
