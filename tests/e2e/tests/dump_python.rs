@@ -110,3 +110,47 @@ fn the_line_of_the_rank_that_did_not_join_is_named() {
         }
     }
 }
+
+/// A job before its first communicator: two ranks are in torch's set-up, and one is elsewhere.
+#[test]
+fn a_rank_that_has_not_come_to_torchs_set_up_is_named_with_its_line() {
+    const JOB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/dump_python/set_up.py");
+    let (Some(pythons), true) = (need_pythons(), root()) else { return };
+    let (Some(nccl), Some(_)) = (programs::nccl("2.27.5-cu12"), programs::ncclflow()) else { return };
+    let Some(python) = pythons.first() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let packages = folder.path().join("lib/python3/site-packages");
+    let distributed = packages.join("torch/distributed");
+    fs::create_dir_all(&distributed).unwrap();
+    let waits =
+        "import os\n\n\ndef init_process_group():\n    print(\"there\", flush=True)\n    os.read(0, 1)\n";
+    fs::write(distributed.join("distributed_c10d.py"), waits).unwrap();
+    let mut ranks: Vec<Killed> = (0..3)
+        .map(|rank: u32| {
+            let mut command = Command::new(&python.program);
+            command.arg(JOB).args([&nccl, &packages]);
+            command.envs([("RANK", rank.to_string()), ("WORLD_SIZE", "3".to_owned())]);
+            Killed::start(&mut command).unwrap()
+        })
+        .collect();
+    for rank in &mut ranks {
+        assert_eq!(rank.line().unwrap(), "there");
+    }
+    thread::sleep(COMES_TO_REST);
+    let pids = pid_list(&ranks);
+    let dump = crate::ncclflow(&format!("dump --json -p {pids}"));
+    let job = &serde_json::from_str::<Value>(&dump.stdout).unwrap()["job"];
+    let line =
+        fs::read_to_string(JOB).unwrap().lines().position(|line| line.ends_with("# stays here")).unwrap() + 1;
+    let expected = format!(
+        "stuck: 2 of 3 ranks of the job are in torch's init_process_group; rank 2 (process {}) has not called it: \
+         set_up.py:{line} in load_model",
+        ranks[2].pid()
+    );
+    assert_eq!((text(&job["sentence"]), text(&job["kind"])), (&*expected, "callNotMade"), "{}", dump.stdout);
+    assert_eq!(dump.code(), Some(3), "{}", dump.stderr);
+    // Who was not read is not accused.
+    let two = pid_list(&ranks[..2]);
+    let said = crate::ncclflow(&format!("dump -p {two}"));
+    assert!(said.stdout.contains("wait for rank 2, which was not read"), "{}", said.stdout);
+}
