@@ -40,8 +40,8 @@ fn describe_build() -> Result<(), String> {
     Ok(())
 }
 
-/// The commit that is checked out, with `-dirty` where the sources differ from it. `None`: this is no clone, or there
-/// is no git.
+/// The commit that is checked out, with `-dirty` where the sources differ from it. `None`: this is no clone,
+/// or there is no git.
 fn commit(root: &Path) -> Option<String> {
     let git = |arguments: &[&str]| {
         let mut git = Command::new("git");
@@ -52,7 +52,8 @@ fn commit(root: &Path) -> Option<String> {
         output.status.success().then(|| text.trim_end().to_owned())
     };
     let hash = git(&["rev-parse", "--short=12", "HEAD"])?;
-    // Its log grows with each commit and checkout. A file that is not there would run this script in every build.
+    // Its log grows with each commit and checkout. A file that is not there would run this script in every
+    // build.
     for file in ["HEAD", "logs/HEAD"] {
         let path = root.join(git(&["rev-parse", "--git-path", file])?);
         if path.exists() {

@@ -1,4 +1,5 @@
-//! `cargo xtask verify deny`: checks all crates of the program against deny.toml: licences, banned crates, sources.
+//! `cargo xtask verify deny`: checks all crates of the program against deny.toml: licences, banned crates,
+//! sources.
 
 use std::{
     path::{Path, PathBuf},

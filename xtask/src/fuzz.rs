@@ -1,5 +1,5 @@
-//! `cargo xtask verify fuzz`: makes seeds with this machine's compiler, and runs the fuzz targets of `tests/fuzz` on
-//! them.
+//! `cargo xtask verify fuzz`: makes seeds with this machine's compiler, and runs the fuzz targets of
+//! `tests/fuzz` on them.
 //!
 //! Needs `cargo install cargo-fuzz --locked`, and takes long, which is why it is not part of the tests. The
 //! compiler is the workspace's own: `RUSTC_BOOTSTRAP` lets a stable one take the options that cargo-fuzz

@@ -1,5 +1,5 @@
-//! `cargo xtask verify hangs`: counts the verdicts of `ncclflow dump` on every kind of hang, and on waits that are
-//! none.
+//! `cargo xtask verify hangs`: counts the verdicts of `ncclflow dump` on every kind of hang, and on waits
+//! that are none.
 //!
 //! The program that does it is an example of `ncclflow-e2e`, as that of `conformance` is:
 //! `tests/e2e/examples/hangs`.

@@ -1,5 +1,5 @@
-//! `cargo xtask make output-docs`: makes the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that are
-//! written.
+//! `cargo xtask make output-docs`: makes the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows that
+//! are written.
 //!
 //! The program that does it is an example of the `flow` crate: xtask itself must build without the `ncclflow`
 //! crate, which refuses to build while the committed eBPF object is out of date.

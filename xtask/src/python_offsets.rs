@@ -1,5 +1,5 @@
-//! `cargo xtask make python-offsets`: makes the table of CPython's struct layouts that ncclflow ships for versions
-//! that do not state them themselves (before 3.13).
+//! `cargo xtask make python-offsets`: makes the table of CPython's struct layouts that ncclflow ships for
+//! versions that do not state them themselves (before 3.13).
 //!
 //! A C program is compiled against each interpreter's own headers and prints its line of the table.
 

@@ -1,5 +1,5 @@
-//! Recordings, read: files for other programs ([`export`]), findings ([`check`]), a page for people ([`report`]).
-//! It needs no root, no kernel and no process.
+//! Recordings, read: files for other programs ([`export`]), findings ([`check`]), a page for people
+//! ([`report`]). It needs no root, no kernel and no process.
 
 pub mod export;
 

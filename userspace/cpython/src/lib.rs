@@ -9,8 +9,8 @@
 //! `_PyRuntime` is in a file ([`locate`]); bounded reads of a process's memory ([`Memory`]); strings, line
 //! tables and code objects; and the [`Walker`].
 //!
-//! The memory belongs to a tenant, and changes while it is read. Every list, string and table is bounded, so is the
-//! work of one walker, and whatever contradicts itself ends in [`Unknown`].
+//! The memory belongs to a tenant, and changes while it is read. Every list, string and table is bounded, so
+//! is the work of one walker, and whatever contradicts itself ends in [`Unknown`].
 //!
 //! # Finding threads
 //!
@@ -21,9 +21,9 @@
 //! # Layouts
 //!
 //! From 3.13 on CPython states its own layouts at `_PyRuntime` (`_Py_DebugOffsets`), in the target's memory,
-//! so sizes and offsets are checked. 3.8 to 3.12 have shipped tables (`cargo xtask make python-offsets`). A wrong
-//! layout shows: each thread must lead back to its interpreter, and each frame to an object whose type is
-//! called `code`.
+//! so sizes and offsets are checked. 3.8 to 3.12 have shipped tables (`cargo xtask make python-offsets`). A
+//! wrong layout shows: each thread must lead back to its interpreter, and each frame to an object whose type
+//! is called `code`.
 //!
 //! # Torn reads
 //!

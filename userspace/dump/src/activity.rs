@@ -22,8 +22,8 @@ const RAN: f64 = 0.05;
 /// Part of the time. A thread that was ready for so long and never slept computes, however little it ran:
 /// others had the processors.
 const READY: f64 = 0.9;
-/// Part of the time, and seconds. A thread that was ready at every reading over so many seconds and ran for less got
-/// no processor.
+/// Part of the time, and seconds. A thread that was ready at every reading over so many seconds and ran for
+/// less got no processor.
 const STARVED: f64 = 0.01;
 const LEAST_SECONDS: f64 = 0.8;
 /// Bytes a second from which on input and output are progress; a log line and a heartbeat are less.
@@ -46,12 +46,12 @@ pub struct Activity {
     pub io_bytes: Option<u64>,
     /// The first thread slept in other places at some readings.
     pub is_elsewhere: bool,
-    /// The first thread, one of PyTorch's for the backward pass, or one of NCCL's that moves ops was ready to run at
-    /// all readings, and got no processor.
+    /// The first thread, one of PyTorch's for the backward pass, or one of NCCL's that moves ops was ready to
+    /// run at all readings, and got no processor.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_starved: bool,
-    /// Kernel function in which the first thread was at all readings, asleep so that no signal wakes it (state D): a
-    /// driver or a file system does not answer.
+    /// Kernel function in which the first thread was at all readings, asleep so that no signal wakes it
+    /// (state D): a driver or a file system does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uninterruptible_in: Option<String>,
 }

@@ -1,10 +1,10 @@
-//! Copies of communicators in forked processes. A child that was forked, a data loader for instance, has all of
-//! its parent's memory, with the communicators in it, and lives on when the parent dies. It is no rank.
+//! Copies of communicators in forked processes. A child that was forked, a data loader for instance, has all
+//! of its parent's memory, with the communicators in it, and lives on when the parent dies. It is no rank.
 //!
-//! A communicator says itself which process it is of: each rank's entry in its table has a hash of the process
-//! ([`super::absent`]). A copy is proven by two facts: the hash is of another process, and no thread of NCCL runs in
-//! this one. Where the table is not there yet, the oldest of several processes of one user and container with one
-//! rank at one address is the parent.
+//! A communicator says itself which process it is of: each rank's entry in its table has a hash of the
+//! process ([`super::absent`]). A copy is proven by two facts: the hash is of another process, and no thread
+//! of NCCL runs in this one. Where the table is not there yet, the oldest of several processes of one user
+//! and container with one rank at one address is the parent.
 
 use std::collections::BTreeMap;
 

@@ -80,7 +80,8 @@ pub struct ProcessReport {
     /// PID of the process from which this one was forked: its communicators are copies and not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<u32>,
-    /// Ranks of processes that are gone, of whose communicators the process has copies: it was forked from them.
+    /// Ranks of processes that are gone, of whose communicators the process has copies: it was forked from
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_over_of: Vec<CopiedRank>,
     /// Reason why the process was not read, or not to the end.
@@ -113,8 +114,8 @@ impl ProcessReport {
         self.threads.iter().filter_map(|thread| Some((thread.tid, thread.nccl_api.as_deref()?)))
     }
 
-    /// Says where the main thread is in its program, or that it has ended: `its main thread is at train.py:41 in
-    /// load_batch`.
+    /// Says where the main thread is in its program, or that it has ended: `its main thread is at train.py:41
+    /// in load_batch`.
     pub(super) fn whereabouts(&self) -> Option<String> {
         const SHOWN: usize = 6;
         if let Some(live) = &self.first_thread_ended {

@@ -200,7 +200,8 @@ fn take_readings(
         let at = Instant::now();
         gpus.ask();
         let ranks: Vec<RankReport> = targets.iter_mut().flat_map(process::Target::read).collect();
-        // Processes without a communicator are looked at twice: what they do elsewhere can be what others wait for.
+        // Processes without a communicator are looked at twice: what they do elsewhere can be what others
+        // wait for.
         let is_last = ranks.is_empty() && !readings.is_empty();
         readings.push(motion::Reading { at, ranks });
         if is_last || readings.len() >= MAX_READINGS || (readings.len() > 1 && motion::all_moved(&readings)) {

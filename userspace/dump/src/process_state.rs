@@ -18,8 +18,8 @@ pub enum ProcessState {
     Stopped,
     /// Held by the freezer of its cgroup.
     Frozen,
-    /// Writing its core, or exiting in the kernel: it holds its memory and its sockets, and runs no code of its
-    /// own any more.
+    /// Writing its core, or exiting in the kernel: it holds its memory and its sockets, and runs no code of
+    /// its own any more.
     Dying,
     /// Ready to run at all readings, without a processor: seen in the activity between readings.
     Starved,

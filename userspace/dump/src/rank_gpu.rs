@@ -36,8 +36,8 @@ pub struct RankGpu {
     pub memory_percent: Option<u32>,
     /// Bytes over NVLink, sent and received; null where the GPU has none.
     pub nvlink_bytes: Option<u64>,
-    /// Share of the GPU that kernels took between the last readings; null before Hopper, and where kernels of other
-    /// processes can be among them.
+    /// Share of the GPU that kernels took between the last readings; null before Hopper, and where kernels of
+    /// other processes can be among them.
     #[serde(default)]
     pub residency: Option<Residency>,
     /// The process has no other communicator: a kernel of NCCL's is one of this communicator.
@@ -147,8 +147,8 @@ impl RankGpu {
         }
     }
 
-    /// Tells whether the kernels that run cannot be NCCL's alone: they have fewer warps on a multiprocessor than
-    /// NCCL's smallest.
+    /// Tells whether the kernels that run cannot be NCCL's alone: they have fewer warps on a multiprocessor
+    /// than NCCL's smallest.
     pub(super) fn is_too_small_for_nccl(&self) -> bool {
         self.residency.is_some_and(|residency| {
             residency.multiprocessors_percent > 0.0 && warps(residency) < LEAST_WARPS - 0.5
@@ -222,8 +222,8 @@ mod tests {
         assert_eq!(RankGpu::default().work(), None);
     }
 
-    /// Numbers measured by GPM on H200s: a wait in an all-reduce of 24 channels, one in a receive, and a kernel of the
-    /// program's own, one warp that spins.
+    /// Numbers measured by GPM on H200s: a wait in an all-reduce of 24 channels, one in a receive, and a
+    /// kernel of the program's own, one warp that spins.
     #[test]
     fn a_kernel_that_is_not_nccls_is_told_by_its_shape() {
         let of = |multiprocessors_percent, warps_percent| {

@@ -63,8 +63,8 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
     Ok(())
 }
 
-/// Writes all communicators: first those at which the waiting ends, then those that wait, last the healthy ones. Of
-/// these, and of very many that wait, only a line, unless `is_verbose`.
+/// Writes all communicators: first those at which the waiting ends, then those that wait, last the healthy
+/// ones. Of these, and of very many that wait, only a line, unless `is_verbose`.
 fn write_communicators(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt::Result {
     if report.communicators.is_empty() {
         let is_unread = |process: &ProcessReport| process.error.is_some();

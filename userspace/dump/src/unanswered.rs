@@ -1,8 +1,9 @@
 //! TCP connections that a process tries to make and that nobody answers: the other side's interface cannot be
 //! reached from here, or a firewall drops what is sent.
 //!
-//! The kernel lists the sockets of a network namespace in /proc/PID/net/tcp, with the times that the first packet
-//! was sent again (net/ipv4/tcp_ipv4.c, get_tcp4_sock): one that was sent again was not answered for a second.
+//! The kernel lists the sockets of a network namespace in /proc/PID/net/tcp, with the times that the first
+//! packet was sent again (net/ipv4/tcp_ipv4.c, get_tcp4_sock): one that was sent again was not answered for a
+//! second.
 
 use std::{
     collections::BTreeSet,
@@ -64,7 +65,8 @@ fn unanswered(line: &str) -> Option<(u64, Unanswered)> {
     (state == SYN_SENT && retries > 0).then_some((inode.parse().ok()?, Unanswered { to, retries }))
 }
 
-/// Parses an address as the list has it: words of the host's byte order in hexadecimal digits, a colon, the port.
+/// Parses an address as the list has it: words of the host's byte order in hexadecimal digits, a colon, the
+/// port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (host, port) = text.split_once(':')?;
     let words = host.as_bytes().chunks(8).map(|word| {

@@ -1,4 +1,5 @@
-//! Writes the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows. Run by `cargo xtask make output-docs`.
+//! Writes the tables of docs/OUTPUT.md and docs/PARQUET.md from the rows. Run by `cargo xtask make
+//! output-docs`.
 //!
 //! `output-docs DOCUMENT [--check]`: the lines between `<!-- columns: NAME -->` and `<!-- end of columns -->`
 //! are replaced; with `--check` nothing is written, and it is an error if they differ.

@@ -1,7 +1,7 @@
 //! ncclflow attaches to running NCCL jobs from outside and records, per rank, what NCCL decided and did.
 //!
-//! This crate is the command line, and what is shown while a command runs. The work is done by the crates below it:
-//! `trace` records, `dump` reads processes, `analysis` reads recordings.
+//! This crate is the command line, and what is shown while a command runs. The work is done by the crates
+//! below it: `trace` records, `dump` reads processes, `analysis` reads recordings.
 
 // The program's own memory and descriptors.
 pub mod allocator;

@@ -1,5 +1,5 @@
-//! Inputs of the fuzz targets that are kept (`tests/fuzz/kept/TARGET/`): seeds, and what the fuzzer found to be worth
-//! keeping. Each is used as its target uses it.
+//! Inputs of the fuzz targets that are kept (`tests/fuzz/kept/TARGET/`): seeds, and what the fuzzer found to
+//! be worth keeping. Each is used as its target uses it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -64,7 +64,8 @@ fn memory_that_is_made_up_has_a_dictionary_of_interned_strings() {
     }
 }
 
-/// What the target `dump` changes is a communicator of two ranks, or else nothing behind the search would be tried.
+/// What the target `dump` changes is a communicator of two ranks, or else nothing behind the search would be
+/// tried.
 #[test]
 fn memory_that_is_made_up_has_a_communicator_in_every_layout_with_magic_words() {
     targets::LIMIT.store(30, Ordering::Relaxed);

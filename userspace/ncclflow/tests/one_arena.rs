@@ -1,17 +1,17 @@
-//! Threads allocate from one arena. This is a program without the test harness: the harness runs tests in a second
-//! thread, and there glibc has decided already.
+//! Threads allocate from one arena. This is a program without the test harness: the harness runs tests in a
+//! second thread, and there glibc has decided already.
 
 #![cfg(target_env = "gnu")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{fs, sync::Barrier, thread};
 
-/// glibc reserves this much for each arena but the first one, at addresses that are multiples of it (`HEAP_MAX_SIZE` of
-/// malloc/arena.c, 64-bit).
+/// glibc reserves this much for each arena but the first one, at addresses that are multiples of it
+/// (`HEAP_MAX_SIZE` of malloc/arena.c, 64-bit).
 const ARENA: u64 = 64 << 20;
 
-/// Arenas beside the first one, by the kernel's own list of mappings: readable memory from a multiple of 64 MiB, and
-/// behind it the reserve up to the next multiple.
+/// Arenas beside the first one, by the kernel's own list of mappings: readable memory from a multiple of 64
+/// MiB, and behind it the reserve up to the next multiple.
 fn further_arenas() -> usize {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let ranges: Vec<(u64, u64, &str)> = maps

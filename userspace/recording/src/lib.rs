@@ -1,5 +1,5 @@
-//! Recordings on disk, rows out of them, and sinks that take rows. No kernel and no processes: a recording is read
-//! on any machine.
+//! Recordings on disk, rows out of them, and sinks that take rows. No kernel and no processes: a recording is
+//! read on any machine.
 
 pub mod shortage;
 

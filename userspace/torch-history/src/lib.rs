@@ -1,7 +1,7 @@
 //! torch's own notes of its collectives: the rings of its flight recorder and the status of its process
-//! groups. [`read`] takes them from the memory of a running process ([`rings`]). The crate `torch` knows their
-//! layouts; this module knows the process and its files. [`compare`] puts the ranks of each process group side
-//! by side ([`groups`]) and judges them ([`judge`], which is pure).
+//! groups. [`read`] takes them from the memory of a running process ([`rings`]). The crate `torch` knows
+//! their layouts; this module knows the process and its files. [`compare`] puts the ranks of each process
+//! group side by side ([`groups`]) and judges them ([`judge`], which is pure).
 //!
 //! Nothing is prepared in the processes, and nothing is stopped. If a process's torch is not understood, its
 //! report says why. The notes are torch's word, of the time at which torch wrote them.

@@ -25,8 +25,8 @@ pub struct ToldRank {
     pub variable: JobVariable,
 }
 
-/// Returns what the environment states. `largest` is the largest communicator of the process: a rank that does not
-/// fit it is not believed.
+/// Returns what the environment states. `largest` is the largest communicator of the process: a rank that
+/// does not fit it is not believed.
 pub fn told_rank(process: &Process, largest: Largest) -> Option<ToldRank> {
     let whose = Whose { environment: read_variables(process), ..Whose::default() };
     let job = Job::of(&whose, largest);

@@ -1,7 +1,7 @@
 //! The shipped table of offsets.
 //!
-//! `cargo xtask make torch-offsets` makes it. Patch releases of one minor version have the same layouts, and so do
-//! builds for CUDA 12 and 13: no field depends on CUDA.
+//! `cargo xtask make torch-offsets` makes it. Patch releases of one minor version have the same layouts, and
+//! so do builds for CUDA 12 and 13: no field depends on CUDA.
 
 use serde::{Deserialize, Serialize};
 

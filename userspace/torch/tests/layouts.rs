@@ -1,5 +1,6 @@
 //! The shipped table against structs that were written down once more by hand and compiled
-//! (`tests/torch-double`). `cargo xtask make torch-offsets --check` compares the table with torch's own headers.
+//! (`tests/torch-double`). `cargo xtask make torch-offsets --check` compares the table with torch's own
+//! headers.
 
 mod support;
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 /// Collectives stored together: their numbers are consecutive.
 const CHUNK: usize = 32;
 
-/// A collective as the first rank ran it, and the wall time at which any rank was first seen in it. Packed, as
-/// there are many.
+/// A collective as the first rank ran it, and the wall time at which any rank was first seen in it. Packed,
+/// as there are many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub(super) struct Collective {

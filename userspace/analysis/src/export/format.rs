@@ -52,8 +52,8 @@ impl Format {
 /// Forms of NCCL Inspector's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum InspectorVersion {
-    /// As the exporter reads it that comes with NCCL 2.28 to 2.30: only collectives whose time was measured, each with
-    /// all that is said of its rank; no sends and receives, no messages
+    /// As the exporter reads it that comes with NCCL 2.28 to 2.30: only collectives whose time was measured,
+    /// each with all that is said of its rank; no sends and receives, no messages
     #[value(name = "v4.0")]
     V4_0,
     /// Everything, with what is said of a rank in a line before its records

@@ -101,8 +101,9 @@ impl Source {
     }
 }
 
-/// Finds the recordings in these folders, and looks through them. Each can be the folder of a session
-/// or a window, a recording itself, or a folder of such folders: a session with windows, or several hosts. They come sorted by host and time.
+/// Finds the recordings in these folders, and looks through them. Each can be the folder of a session or a
+/// window, a recording itself, or a folder of such folders: a session with windows, or several hosts. They
+/// come sorted by host and time.
 pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>> {
     let found = paths.iter().map(|path| recordings_in(path)).collect::<Result<Vec<_>>>()?;
     let found: Vec<PathBuf> = found.into_iter().flatten().collect();

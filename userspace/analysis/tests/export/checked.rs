@@ -101,8 +101,8 @@ fn a_cut_recording_says_so_and_lines_alone_are_refused() {
     assert!(ops(&cut) > 0 && ops(&cut) < ops(&whole));
 }
 
-/// Folders are read side by side; what is said does not depend on which is read first. A rank that two folders have
-/// counts once.
+/// Folders are read side by side; what is said does not depend on which is read first. A rank that two
+/// folders have counts once.
 #[test]
 fn several_folders_are_judged_in_their_order() {
     let recorded = recorded("net_steps");

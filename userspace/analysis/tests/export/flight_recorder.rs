@@ -1,5 +1,5 @@
-//! Files of torch's flight recorder, as torch's own analyser reads them, of jobs in which nothing was wrong: against the lines of
-//! the same recordings, and beside what torch itself dumped (`tests/traces/fr_ddp_*`).
+//! Files of torch's flight recorder, as torch's own analyser reads them, of jobs in which nothing was wrong:
+//! against the lines of the same recordings, and beside what torch itself dumped (`tests/traces/fr_ddp_*`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -52,7 +52,8 @@ impl World {
         (exported, serde_json::from_slice(&output.stdout).unwrap())
     }
 
-    /// Collectives of each rank of each communicator by their number, as the lines have them: function and time.
+    /// Collectives of each rank of each communicator by their number, as the lines have them: function and
+    /// time.
     fn collectives(&self) -> BTreeMap<(String, u64), BTreeMap<u64, (String, u64)>> {
         let lines = self.path("lines");
         run(&[&self.path("recorded")], &lines, Format::Jsonl, Choice::default());
@@ -83,7 +84,8 @@ impl World {
     }
 }
 
-/// Every collective that all ranks have has an entry, and torch's analyser finds that the ranks agree; in parts, too.
+/// Every collective that all ranks have has an entry, and torch's analyser finds that the ranks agree; in
+/// parts, too.
 #[test]
 fn sound_jobs_are_sound_to_torchs_analyser() {
     let names = BTreeMap::from([

@@ -1,5 +1,5 @@
-//! What is made for Perfetto, Chakra and NCCL Inspector, as their own readers, or what their documents say, take it
-//! apart (`tests/exports/*.py`), against the lines of the same recordings.
+//! What is made for Perfetto, Chakra and NCCL Inspector, as their own readers, or what their documents say,
+//! take it apart (`tests/exports/*.py`), against the lines of the same recordings.
 
 use std::{
     fs,

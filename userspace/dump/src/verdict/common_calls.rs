@@ -1,5 +1,5 @@
-//! Calls that all ranks of a communicator must make, as `ncclCommSplit`: those that have made one wait in it for
-//! those that have not.
+//! Calls that all ranks of a communicator must make, as `ncclCommSplit`: those that have made one wait in it
+//! for those that have not.
 //!
 //! Which communicator a thread's call is for was in a register that has been used again since. If the process
 //! has one communicator, it is that one. Else it follows from who is in the call: a communicator all of whose

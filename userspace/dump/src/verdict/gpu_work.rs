@@ -101,9 +101,9 @@ pub(super) fn gpu_work(case: &Case<'_>) -> Option<Verdict> {
     finish(State::Stuck, Some(kind), fewer, evidence)
 }
 
-/// Returns the ranks whose GPU runs a kernel that cannot be the one of NCCL's in which the others wait: it is smaller
-/// than any of NCCL's; or, where the processes have no other communicator, it is of another shape than the one of
-/// most ranks. None where a GPU does not tell, or where all would be.
+/// Returns the ranks whose GPU runs a kernel that cannot be the one of NCCL's in which the others wait: it is
+/// smaller than any of NCCL's; or, where the processes have no other communicator, it is of another shape
+/// than the one of most ranks. None where a GPU does not tell, or where all would be.
 fn other_kernels(case: &Case<'_>) -> BTreeSet<u32> {
     let gpus: Vec<(u32, &RankGpu)> =
         case.ranks.iter().filter_map(|(number, rank)| Some((*number, rank.gpu.as_ref()?))).collect();

@@ -35,8 +35,8 @@ fn processes_of<'a>(report: &'a CommunicatorReport, numbers: &[u32]) -> BTreeSet
     report.ranks.iter().filter(|rank| numbers.contains(&rank.rank)).map(RankReport::process).collect()
 }
 
-/// Names a rank that is waited for by what one acts on: its rank in the job, PID, host and GPU, as far as they are
-/// known. The host is said where there are several.
+/// Names a rank that is waited for by what one acts on: its rank in the job, PID, host and GPU, as far as
+/// they are known. The host is said where there are several.
 fn acted_on(communicators: &[CommunicatorReport], rank: &RankReport, processes: &[ProcessReport]) -> String {
     let mut hosts = communicators.iter().flat_map(|one| &one.ranks).map(|rank| &rank.host);
     let has_several_hosts = hosts.any(|host| *host != rank.host);

@@ -38,8 +38,8 @@ pub enum Kind {
     NoCounterpart,
     /// The culprits have not come to the communicator's set-up, in which the others wait.
     SettingUp,
-    /// The culprits try to connect during the set-up, and nobody answers: an interface that cannot be reached, or a
-    /// firewall.
+    /// The culprits try to connect during the set-up, and nobody answers: an interface that cannot be
+    /// reached, or a firewall.
     Unreachable,
     /// The set-up can never end: the ranks have other unique ids, sizes or one number twice.
     NeverMatches,

@@ -16,8 +16,8 @@ impl<'a> Case<'a> {
         self.processes.iter().find(|process| (process.pid, &process.host) == (pid, host))
     }
 
-    /// Names the processes that were forked from a rank's process, and outlive it: with a leading separator, or
-    /// nothing.
+    /// Names the processes that were forked from a rank's process, and outlive it: with a leading separator,
+    /// or nothing.
     pub(super) fn left_over_sentence(&self, rank: u32) -> String {
         const SHOWN: usize = 8;
         let Some(hash) = self.ranks.values().next().map(|rank| &rank.comm_hash) else { return String::new() };

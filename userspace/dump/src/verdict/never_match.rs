@@ -1,5 +1,5 @@
-//! Set-ups that can never end, however long one waits: other unique ids, one rank twice, other sizes, other versions
-//! of NCCL. They show only where the incomplete communicators of one job are put side by side.
+//! Set-ups that can never end, however long one waits: other unique ids, one rank twice, other sizes, other
+//! versions of NCCL. They show only where the incomplete communicators of one job are put side by side.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,8 +76,8 @@ fn places(group: &Group<'_>) -> Vec<usize> {
     group.iter().map(|(at, _)| *at).collect()
 }
 
-/// Communicators of one unique id whose ranks were told other sizes. Before 2.24 two splits of one parent can have one
-/// hash.
+/// Communicators of one unique id whose ranks were told other sizes. Before 2.24 two splits of one parent can
+/// have one hash.
 fn other_sizes(made: &Group<'_>) -> Found {
     let mut by_hash: BTreeMap<&str, Group<'_>> = BTreeMap::new();
     let tells_splits_apart =
@@ -100,8 +100,8 @@ fn other_sizes(made: &Group<'_>) -> Found {
     by_hash.into_iter().filter_map(told).collect()
 }
 
-/// Communicators of one size, user, job and program, each of which has only some ranks, and that together have
-/// each rank once.
+/// Communicators of one size, user, job and program, each of which has only some ranks, and that together
+/// have each rank once.
 fn other_unique_ids(made: &Group<'_>, processes: &[ProcessReport]) -> Found {
     type Job<'a> = (u32, Option<&'a Owner>, &'a str);
     let mut by_job: BTreeMap<Job<'_>, Group<'_>> = BTreeMap::new();
@@ -114,8 +114,8 @@ fn other_unique_ids(made: &Group<'_>, processes: &[ProcessReport]) -> Found {
         let ranks: Vec<&RankReport> = group.iter().flat_map(|(_, one)| &one.ranks).collect();
         let mut numbers: Vec<u32> = ranks.iter().map(|rank| rank.rank).collect();
         numbers.sort_unstable();
-        // Two groups of two, each of which lacks one, also have each rank once; but then other processes of the job
-        // are still to come.
+        // Two groups of two, each of which lacks one, also have each rank once; but then other processes of
+        // the job are still to come.
         if group.len() < 2 || !numbers.iter().copied().eq(0..n_ranks) || !have_come(&ranks, processes) {
             return None;
         }

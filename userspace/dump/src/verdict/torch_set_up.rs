@@ -1,5 +1,5 @@
-//! Judges a job by torch's word: where some of its processes are in a call of `torch.distributed` that all must make
-//! before there is a communicator to look at.
+//! Judges a job by torch's word: where some of its processes are in a call of `torch.distributed` that all
+//! must make before there is a communicator to look at.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::{
 };
 use flow::text::joined;
 
-/// Functions of `torch.distributed` that return when all ranks of the job, or of a group, have called them, and that
-/// make process groups.
+/// Functions of `torch.distributed` that return when all ranks of the job, or of a group, have called them,
+/// and that make process groups.
 const CALLS: [&str; 9] = [
     "init_process_group",
     "new_group",
@@ -98,8 +98,8 @@ fn makes_progress(process: &ProcessReport) -> bool {
     !process.state.is_halted() && activity.is_some()
 }
 
-/// Returns the call that the main thread of a process is in: the outermost function of `torch.distributed` above the
-/// user's own innermost line.
+/// Returns the call that the main thread of a process is in: the outermost function of `torch.distributed`
+/// above the user's own innermost line.
 fn call_of(process: &ProcessReport) -> Option<&'static str> {
     let thread: &PythonThread = process.main_thread()?;
     let of_torch = thread.frames.iter().take_while(|frame| flow::schema::is_of_a_library(&frame.file));

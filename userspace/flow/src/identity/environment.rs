@@ -46,8 +46,8 @@ named! {
 }
 
 impl JobVariable {
-    /// Variables with the rank and the size that belong together. The launchers that start the training process
-    /// itself come first.
+    /// Variables with the rank and the size that belong together. The launchers that start the training
+    /// process itself come first.
     pub(super) const RANKS: [(Self, Option<Self>); 5] = [
         (Self::Rank, Some(Self::WorldSize)),
         (Self::OmpiCommWorldRank, Some(Self::OmpiCommWorldSize)),

@@ -1,8 +1,8 @@
 //! Who is who: the job, user and container of a process, and the GPU, node and name of a communicator's rank.
 //!
 //! Probes give a rank of a communicator and a process ID. People ask for the rank in the job, whose job it is
-//! and which GPU. These facts stand in a recording, so that a reader on another machine knows them. All of it is a
-//! tenant's: it is bounded and cleaned, and nothing is decided by it.
+//! and which GPU. These facts stand in a recording, so that a reader on another machine knows them. All of it
+//! is a tenant's: it is bounded and cleaned, and nothing is decided by it.
 
 mod container;
 mod environment;

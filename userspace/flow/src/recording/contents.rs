@@ -18,8 +18,8 @@ pub struct Binding {
     pub kind: ProbeKind,
     /// Decoder of its library.
     pub decoder: Arc<Decoder>,
-    /// Process of its records; nothing for parts of a walk, which serve all processes of a library, and for probes that
-    /// several processes share.
+    /// Process of its records; nothing for parts of a walk, which serve all processes of a library, and for
+    /// probes that several processes share.
     pub host: Option<HostInfo>,
 }
 

@@ -1,5 +1,5 @@
-//! Samples of NVML's GPM (GPU performance monitoring; Hopper and later): what kernels take of a GPU between two
-//! samples.
+//! Samples of NVML's GPM (GPU performance monitoring; Hopper and later): what kernels take of a GPU between
+//! two samples.
 
 use std::{collections::BTreeMap, mem, ptr};
 

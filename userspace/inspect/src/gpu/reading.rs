@@ -51,7 +51,8 @@ pub struct Utilisation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Residency {
-    /// Percent of the multiprocessors that had a kernel: a kernel of NCCL's takes one for each of its channels.
+    /// Percent of the multiprocessors that had a kernel: a kernel of NCCL's takes one for each of its
+    /// channels.
     pub multiprocessors_percent: f64,
     /// Percent of the places for warps that were taken: the occupancy of the GPU.
     pub warps_percent: f64,

@@ -1,7 +1,7 @@
 //! Reading of the variables that launchers set in the initial environment of a rank's process.
 //!
-//! `/proc/PID/environ` has secrets, too. Only the variables that are listed in [`JobVariable`](flow::identity::JobVariable)
-//! are looked at; nothing else of the file is kept.
+//! `/proc/PID/environ` has secrets, too. Only the variables that are listed in
+//! [`JobVariable`](flow::identity::JobVariable) are looked at; nothing else of the file is kept.
 
 use flow::identity::Variables;
 

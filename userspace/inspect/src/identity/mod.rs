@@ -1,5 +1,5 @@
-//! Reads who is who ([`flow::identity`]): the initial environment of a process ([`read_variables`]), `ncclComm`
-//! ([`read_communicator`]), and a file of the user ([`RankMap`]).
+//! Reads who is who ([`flow::identity`]): the initial environment of a process ([`read_variables`]),
+//! `ncclComm` ([`read_communicator`]), and a file of the user ([`RankMap`]).
 
 mod communicator;
 mod environment;

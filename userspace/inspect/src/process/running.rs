@@ -74,8 +74,9 @@ impl Process {
         self.pid
     }
 
-    /// Returns the number under which the kernel has the process's memory: the PID; once the first thread has ended
-    /// and others go on, the number of one of them. Whoever reads by it has to check [`Self::is_live`] after.
+    /// Returns the number under which the kernel has the process's memory: the PID; once the first thread has
+    /// ended and others go on, the number of one of them. Whoever reads by it has to check [`Self::is_live`]
+    /// after.
     pub fn live_thread(&self) -> u32 {
         self.live_thread
     }
@@ -85,8 +86,8 @@ impl Process {
         self.live_thread != self.pid
     }
 
-    /// Tells whether the process has not exited, and [`Self::live_thread`] is one of its threads: so the number was
-    /// given to nobody else.
+    /// Tells whether the process has not exited, and [`Self::live_thread`] is one of its threads: so the
+    /// number was given to nobody else.
     pub fn is_live(&self) -> bool {
         let is_thread = || proc_path(self.pid).join("task").join(self.live_thread.to_string()).exists();
         !self.has_exited() && (!self.has_lost_its_first_thread() || is_thread())

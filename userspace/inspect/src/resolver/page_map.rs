@@ -22,8 +22,8 @@ pub(super) const PAGEMAP_SCAN: u32 = 0xc060_6610;
 /// Runs that are listed by one call.
 const RUNS: usize = 1024;
 
-/// Returns the runs of filled pages between `start` and `end`, as (start, end), in order. Asked in this process:
-/// [`super::filled`] has a child ask.
+/// Returns the runs of filled pages between `start` and `end`, as (start, end), in order. Asked in this
+/// process: [`super::filled`] has a child ask.
 pub(super) fn filled_pages(pagemap: &File, start: u64, end: u64) -> Vec<(u64, u64)> {
     /// Cleared on an older kernel, which will not know the call the next time either.
     static LISTS: AtomicBool = AtomicBool::new(true);

@@ -134,9 +134,9 @@ impl Service {
             let (error, is_left) = helper.give_up(why, wall);
             self.lost.left_behind += u32::from(is_left);
             let is_lost = matches!(error, ResolverError::Lost(_));
-            // A child that was killed from outside has done nothing wrong; nor has one that was stopped, where
-            // nothing says that it was at a file. A file system that does not answer will not do so the second
-            // time either.
+            // A child that was killed from outside has done nothing wrong; nor has one that was stopped,
+            // where nothing says that it was at a file. A file system that does not answer will not do so the
+            // second time either.
             let is_innocent = is_lost && at.is_none() || matches!(error, ResolverError::Died(_));
             let is_tried_again = is_innocent && mem::take(&mut again);
             if is_lost || !is_tried_again {

@@ -89,7 +89,8 @@ pub enum Command {
     Report(Box<report::ReportArgs>),
     /// Show each link of recordings: messages, bytes, bandwidth, and what was waited for
     Summary(check::SummaryArgs),
-    /// Count the call stacks behind NCCL's calls: of running processes, of a recording, or out of a profiler's trace
+    /// Count the call stacks behind NCCL's calls: of running processes, of a recording, or out of a
+    /// profiler's trace
     Stacks(Box<stacks::StacksArgs>),
     /// Make files for other programs out of recordings: all, or a part by time, communicator, rank or process
     Export(Box<export::ExportArgs>),

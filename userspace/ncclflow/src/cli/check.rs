@@ -1,4 +1,5 @@
-//! `ncclflow check` and `ncclflow summary`: are the ranks consistent, and how do their links do? Without root.
+//! `ncclflow check` and `ncclflow summary`: are the ranks consistent, and how do their links do? Without
+//! root.
 
 use std::path::PathBuf;
 
@@ -22,8 +23,8 @@ Finds collectives that are not the same on all ranks, or in another order; ranks
 recordings of --level steps it also finds the rank or link that the others wait for, without comparing clocks of ranks.
 Exit codes: 0 consistent; 3 findings; 1 error; 2 wrong usage.")]
 pub struct CheckArgs {
-    /// Folders of recordings or windows; those of one communicator's ranks are put together. Of folders with windows,
-    /// those that were open at the same time
+    /// Folders of recordings or windows; those of one communicator's ranks are put together. Of folders with
+    /// windows, those that were open at the same time
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub dirs: Vec<PathBuf>,
 

@@ -43,8 +43,8 @@ pub struct DumpArgs {
     #[command(flatten)]
     pub whom: LookedAtArgs,
 
-    /// Dumps of other hosts (their --json) to judge together with this one: files, folders with *.json files, or - for
-    /// standard input
+    /// Dumps of other hosts (their --json) to judge together with this one: files, folders with *.json files,
+    /// or - for standard input
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub merge: Vec<PathBuf>,
 

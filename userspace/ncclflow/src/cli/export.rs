@@ -59,8 +59,8 @@ pub struct ExportArgs {
     #[arg(long)]
     pub flat: bool,
 
-    /// With -f parquet: rows of messages that were only planned, too. They follow from their ops: a ring of 1,024
-    /// ranks has 2,046 for each loop, channel and direction. Without it, link_1s has their sums
+    /// With -f parquet: rows of messages that were only planned, too. They follow from their ops: a ring of
+    /// 1,024 ranks has 2,046 for each loop, channel and direction. Without it, link_1s has their sums
     #[arg(long)]
     pub planned_messages: bool,
 
@@ -72,13 +72,14 @@ pub struct ExportArgs {
     #[arg(long, value_enum, value_name = "VERSION", default_value_t)]
     pub inspector_version: InspectorVersion,
 
-    /// With -f perfetto: traces of torch's profiler (Kineto's JSON, also compressed) of the same job. PATH becomes an
-    /// archive, as job.tar, that Perfetto (v58 and later) opens as one timeline, by the hosts' clocks
+    /// With -f perfetto: traces of torch's profiler (Kineto's JSON, also compressed) of the same job. PATH
+    /// becomes an archive, as job.tar, that Perfetto (v58 and later) opens as one timeline, by the hosts'
+    /// clocks
     #[arg(long, value_name = "TRACE", num_args = 1..)]
     pub manifest: Vec<PathBuf>,
 
-    /// With -f chakra: traces of torch's profiler, one for each rank. Their kernels become nodes, with their times;
-    /// NCCL's kernels give the nodes of communication how long they took
+    /// With -f chakra: traces of torch's profiler, one for each rank. Their kernels become nodes, with their
+    /// times; NCCL's kernels give the nodes of communication how long they took
     #[arg(long, value_name = "TRACE", num_args = 1..)]
     pub kineto: Vec<PathBuf>,
 

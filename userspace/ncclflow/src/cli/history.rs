@@ -55,7 +55,8 @@ pub struct HistoryArgs {
     #[arg(short, long, value_name = "FORMAT", requires = "output")]
     pub format: Option<HistoryFormat>,
 
-    /// Beginning of the names of these files: PREFIX<rank of the job>, or nccl_trace_rank_<rank> where PREFIX is a folder
+    /// Beginning of the names of these files: PREFIX<rank of the job>, or nccl_trace_rank_<rank> where PREFIX
+    /// is a folder
     #[arg(short, long, value_name = "PREFIX", requires = "format")]
     pub output: Option<PathBuf>,
 }

@@ -117,8 +117,8 @@ pub struct RecordArgs {
     #[arg(long)]
     pub returns: bool,
 
-    /// Also the call stack behind each call of the API, or, without --api, behind each launch: python [default], native
-    /// (C and C++), or both in one
+    /// Also the call stack behind each call of the API, or, without --api, behind each launch: python
+    /// [default], native (C and C++), or both in one
     #[arg(long, value_name = "KIND", num_args = 0..=1, require_equals = true, default_missing_value = "python")]
     #[arg(value_parser = clap::builder::ValueParser::new(str::parse::<StackKind>))]
     pub stacks: Option<StackKind>,

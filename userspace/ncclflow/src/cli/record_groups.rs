@@ -60,8 +60,8 @@ fn channels(text: &str) -> Result<u64, String> {
 /// Parts of a recording that have folders of their own.
 #[derive(Clone, Debug, Default, Args)]
 pub struct WindowArgs {
-    /// Record only while FILE exists: each time a window with a folder of its own; several in one run. A FILE that
-    /// only processes in a container see opens windows of that container's processes
+    /// Record only while FILE exists: each time a window with a folder of its own; several in one run. A FILE
+    /// that only processes in a container see opens windows of that container's processes
     #[arg(help_heading = "Windows", long, value_name = "FILE")]
     pub window_flag: Option<PathBuf>,
 
@@ -130,8 +130,8 @@ pub struct DiskArgs {
     #[arg(help_heading = "Disk", long, value_enum, value_name = "WHEN", default_value_t = FilesWhen::End)]
     pub files: FilesWhen,
 
-    /// Most that these files of a recording or a window take together, as in 500M or 20G: there they end, and `ncclflow
-    /// export` makes the rest
+    /// Most that these files of a recording or a window take together, as in 500M or 20G: there they end, and
+    /// `ncclflow export` makes the rest
     #[arg(help_heading = "Disk", long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     pub files_limit: u64,
 
@@ -171,8 +171,8 @@ fn age(text: &str) -> Result<Duration, String> {
     if age < MIN_AGE { Err("must be 10s at least".to_owned()) } else { Ok(age) }
 }
 
-/// Parses a number, and the letter that multiplies it; `alone` multiplies one without a letter. `said`: errors
-/// for another letter, for what is no number, and for too large a one.
+/// Parses a number, and the letter that multiplies it; `alone` multiplies one without a letter. `said`:
+/// errors for another letter, for what is no number, and for too large a one.
 fn with_letter(text: &str, letters: &[(char, u64)], alone: u64, said: [&str; 3]) -> Result<u64, String> {
     let [other_letter, no_number, too_large] = said;
     let (number, unit) = match text.char_indices().next_back() {

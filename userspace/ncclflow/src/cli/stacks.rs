@@ -60,8 +60,8 @@ text, _ any character, in either case.
 docs/STACKS.md has the forms of output. Exit codes: 0 done, also where nothing was found, which is said; 1 not done; 2 wrong usage.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct StacksArgs {
-    /// Folder of a recording that was made with --stacks; or the trace of a profiler: Kineto's or Chrome's JSON, or
-    /// Perfetto's protobuf
+    /// Folder of a recording that was made with --stacks; or the trace of a profiler: Kineto's or Chrome's
+    /// JSON, or Perfetto's protobuf
     #[arg(value_name = "DIR|TRACE")]
     pub source: Option<PathBuf>,
 
@@ -81,13 +81,14 @@ pub struct StacksArgs {
     #[arg(short = 'd', value_name = "SECS", value_parser = seconds, conflicts_with = "source")]
     pub seconds: Option<Duration>,
 
-    /// Only kernels of this name [default in a trace: ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)]; of
-    /// processes and recordings, only calls of this function: AllReduce
+    /// Only kernels of this name [default in a trace:
+    /// ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)]; of processes and recordings, only calls of
+    /// this function: AllReduce
     #[arg(long, value_name = "NAME")]
     pub kernel_name: Option<String>,
 
-    /// Most frames that are shown, from the innermost on: of a trace callers of a launch [default: 12]; of processes
-    /// [default: 24] and recordings, 48 at most
+    /// Most frames that are shown, from the innermost on: of a trace callers of a launch [default: 12]; of
+    /// processes [default: 24] and recordings, 48 at most
     #[arg(long, value_name = "N")]
     pub stack_depth: Option<usize>,
 
@@ -103,7 +104,8 @@ pub struct StacksArgs {
     #[arg(long, group = "frames", conflicts_with = "source")]
     pub both: bool,
 
-    /// Only what was launched during a call of this function; of several, --index says which, or you are asked
+    /// Only what was launched during a call of this function; of several, --index says which, or you are
+    /// asked
     #[arg(help_heading = WINDOW, long, value_name = "NAME", conflicts_with_all = ["pids", "all"])]
     pub function_name: Option<String>,
 
@@ -111,7 +113,8 @@ pub struct StacksArgs {
     #[arg(help_heading = WINDOW, long, value_name = "N", requires = "function_name")]
     pub index: Option<usize>,
 
-    /// Only what was launched from this time of the trace on, in ns; with --duration, whatever --function-name says
+    /// Only what was launched from this time of the trace on, in ns; with --duration, whatever
+    /// --function-name says
     #[arg(help_heading = WINDOW, long, value_name = "NS", requires = "duration", allow_negative_numbers = true)]
     pub start_ts: Option<i64>,
 

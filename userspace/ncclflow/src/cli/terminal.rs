@@ -21,7 +21,8 @@ use flow::text::{PlainWriter, plain};
 /// Whether standard output gets colours.
 static HAS_COLOR: OnceLock<bool> = OnceLock::new();
 
-/// Notes the value of `--color`. `auto`: a terminal gets colours, unless asked otherwise (<https://no-color.org>).
+/// Notes the value of `--color`. `auto`: a terminal gets colours, unless asked otherwise
+/// (<https://no-color.org>).
 pub(super) fn choose_color(choice: ColorChoice) {
     let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = || env::var_os("TERM").is_none_or(|term| term == "dumb");

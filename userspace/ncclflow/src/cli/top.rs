@@ -142,7 +142,8 @@ pub(super) trait Watched {
     fn key_pressed(&mut self) {}
 }
 
-/// Watches for one interval, or until it is over, and returns the reading at half of it: `before`, if it was over.
+/// Watches for one interval, or until it is over, and returns the reading at half of it: `before`, if it was
+/// over.
 pub(super) fn follow(
     watched: &mut impl Watched,
     before: &Snapshot,
@@ -162,8 +163,8 @@ pub(super) fn follow(
     Ok(earlier)
 }
 
-/// Prints the output of `--once`: of the time between the first and the last of three readings. `note`: what is to
-/// be said besides.
+/// Prints the output of `--once`: of the time between the first and the last of three readings. `note`: what
+/// is to be said besides.
 pub(super) fn print_once(
     args: &TopArgs,
     subject: &Subject,
@@ -184,8 +185,8 @@ pub(super) fn print_once(
     })
 }
 
-/// Draws on the terminal and takes keys until the user wants it to end, or it has ended. `before`: an earlier reading,
-/// from which the first rates count.
+/// Draws on the terminal and takes keys until the user wants it to end, or it has ended. `before`: an earlier
+/// reading, from which the first rates count.
 pub(super) fn show(
     watched: &mut impl Watched,
     before: Option<Snapshot>,

@@ -1,4 +1,5 @@
-//! The host as its facts tell: the kernel, and what this process may do: capabilities, namespaces, lockdown, limits.
+//! The host as its facts tell: the kernel, and what this process may do: capabilities, namespaces, lockdown,
+//! limits.
 
 use std::{fs::File, io::Read as _, path::Path};
 

@@ -1,5 +1,6 @@
-//! The NCCL libraries of this host: those that processes have mapped, and those in the usual places. Before, a file is
-//! tried that is there in any case: in the child that looks at libraries, through `/proc/PID/map_files`.
+//! The NCCL libraries of this host: those that processes have mapped, and those in the usual places. Before,
+//! a file is tried that is there in any case: in the child that looks at libraries, through
+//! `/proc/PID/map_files`.
 
 use std::{collections::BTreeSet, ffi::OsStr, fs, io, path::PathBuf};
 

@@ -16,8 +16,8 @@ use crate::run::{has_python, json, kineto, python};
 
 const KERNEL: [&str; 2] = ["--kernel-name", "ncclDevKernel_AllReduce%"];
 
-/// The most memory that `ncclflow stacks` has resident while it reads, in KiB: looked at before it ends, as what wait4 says is also
-/// that of the process before its exec.
+/// The most memory that `ncclflow stacks` has resident while it reads, in KiB: looked at before it ends, as
+/// what wait4 says is also that of the process before its exec.
 fn most_memory(trace: &Path, arguments: &[&str]) -> u64 {
     let written = trace.with_extension("txt");
     // A full pipe: when all is written, it wants to say so, and waits.

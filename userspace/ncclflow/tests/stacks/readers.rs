@@ -90,7 +90,8 @@ fn stacks_are_those_of_an_independent_reader() {
             let arguments = [&[kineto.to_str().unwrap()], &*question].concat();
             let expected: Value = serde_json::from_str(&python("reader.py", &arguments)).unwrap();
             for (form, path) in forms.iter().enumerate() {
-                // Kineto's own and Perfetto's usual form answer all; the others some, and the last, of all kernels.
+                // Kineto's own and Perfetto's usual form answer all; the others some, and the last, of all
+                // kernels.
                 if form % 4 == 0 || (number + form) % 4 == 0 || number + 1 == questions.len() {
                     let found = json(path, &question);
                     assert!(

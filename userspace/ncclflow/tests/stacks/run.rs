@@ -8,7 +8,8 @@ use std::{
 use serde_json::Value;
 use test_support::need;
 
-/// A trace: torch.profiler with stacks, of a DDP training (`ddp`), and of the same with replays of a graph (`graph`).
+/// A trace: torch.profiler with stacks, of a DDP training (`ddp`), and of the same with replays of a graph
+/// (`graph`).
 pub(crate) fn kineto(name: &str) -> PathBuf {
     repository().join(format!("tests/traces/kineto_{name}_rank0.json.gz"))
 }

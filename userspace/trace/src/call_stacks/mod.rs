@@ -1,8 +1,8 @@
 //! Call stacks at probes' hits: the kernel side sends each new one, and here its frames are named.
 //!
-//! The kernel side sends a stack once, as addresses of code objects. A thread of its own reads the code objects
-//! from the process's memory, soon after, as code can be freed ([`python_names`]), another one adds native frames
-//! ([`native`]), and the named stack comes into [`StackBook`].
+//! The kernel side sends a stack once, as addresses of code objects. A thread of its own reads the code
+//! objects from the process's memory, soon after, as code can be freed ([`python_names`]), another one adds
+//! native frames ([`native`]), and the named stack comes into [`StackBook`].
 //!
 //! # How a stack travels
 //!

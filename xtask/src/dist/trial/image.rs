@@ -20,8 +20,8 @@ const IMAGE: &str = "localhost/ncclflow";
 /// namespace by itself.
 const CAPABILITIES: &str = "CAP_BPF,CAP_PERFMON,CAP_SYS_ADMIN,CAP_SYS_PTRACE,CAP_DAC_READ_SEARCH";
 
-/// Number of times that a command is tried: on a busy machine buildah now and then passes on only the beginning of
-/// what a program prints.
+/// Number of times that a command is tried: on a busy machine buildah now and then passes on only the
+/// beginning of what a program prints.
 const ATTEMPTS: u32 = 3;
 
 /// Builds the image of the tree on a Debian, and tries the program in it.

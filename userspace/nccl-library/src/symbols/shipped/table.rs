@@ -36,8 +36,8 @@ pub struct Library {
     pub machine: Machine,
     /// Number of its set of types.
     pub set: usize,
-    /// Addresses of variables, as in [`Resolution`](crate::symbols::Resolution): valid only for a library with
-    /// this build-id.
+    /// Addresses of variables, as in [`Resolution`](crate::symbols::Resolution): valid only for a library
+    /// with this build-id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, ElfVaddr>,
 }

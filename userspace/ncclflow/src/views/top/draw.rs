@@ -270,8 +270,8 @@ pub(super) fn draw_kinds(frame: &mut Frame<'_>, area: Rect, row: &Row, widths: &
 
 /// Draws peers. `many`: they are of several ranks, which are named.
 ///
-/// `others`: what peers beyond those that are kept apart are called. `most`: waits of a peer, the longest first, and
-/// `heading` above them.
+/// `others`: what peers beyond those that are kept apart are called. `most`: waits of a peer, the longest
+/// first, and `heading` above them.
 pub(super) fn draw_peers(
     frame: &mut Frame<'_>,
     area: Rect,

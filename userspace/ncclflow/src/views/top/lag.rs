@@ -26,7 +26,8 @@ const LONG: u64 = 5;
 /// Least ratio of the wait for a rank to its own wait.
 const MORE: u64 = 4;
 
-/// Marks the ranks that lag; those of one communicator stand together. `before`: the statistics of the reading before.
+/// Marks the ranks that lag; those of one communicator stand together. `before`: the statistics of the
+/// reading before.
 pub(super) fn mark(ranks: &mut [RankRates], before: &Statistics, interval_ns: u64) {
     let communicator = |rank: &RankRates| rank.key.map(|key| (key.hash, key.instance));
     for members in ranks.chunk_by_mut(|a, b| communicator(a) == communicator(b)) {

@@ -1,5 +1,5 @@
-//! The user's choices: view, order, filter, row; and how keys change them. Rates of ranks at earlier refreshes, for the
-//! lines over time.
+//! The user's choices: view, order, filter, row; and how keys change them. Rates of ranks at earlier
+//! refreshes, for the lines over time.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,7 +17,8 @@ use super::{
 
 const MAX_FILTER: usize = 64;
 
-/// Refreshes that are kept: four minutes at one each two seconds. Statistics keep 512 ranks: some 4 MB in all.
+/// Refreshes that are kept: four minutes at one each two seconds. Statistics keep 512 ranks: some 4 MB in
+/// all.
 const MAX_POINTS: usize = 120;
 
 /// The choices, and what is shown.
@@ -180,8 +181,8 @@ impl History {
         }
     }
 
-    /// Returns the history of a value of several ranks, put together by `join`. A rank that came later has zeros
-    /// before.
+    /// Returns the history of a value of several ranks, put together by `join`. A rank that came later has
+    /// zeros before.
     pub(super) fn of(
         &self,
         keys: &[RankKey],

@@ -117,9 +117,10 @@ impl Attachment {
         Ok(cookie)
     }
 
-    /// Attaches stored probes, with their cookies, to the file that `held` has open, or else to the inode behind
-    /// `path`: in one process, or in all that have it mapped now and later. They stay attached while the links
-    /// live, and send nothing before the session is open. If the kernel refuses a probe, none is attached.
+    /// Attaches stored probes, with their cookies, to the file that `held` has open, or else to the inode
+    /// behind `path`: in one process, or in all that have it mapped now and later. They stay attached while
+    /// the links live, and send nothing before the session is open. If the kernel refuses a probe, none is
+    /// attached.
     pub fn link(
         &mut self,
         probes: &[(&Probe, u32)],

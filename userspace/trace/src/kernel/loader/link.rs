@@ -35,7 +35,8 @@ use inspect::{
 };
 
 /// Returns links to many, where the kernel has them (6.6) and limits them to a process. Before 46ba0e49b642
-/// ("bpf: fix multi-uprobe PID filtering logic", 6.10 and stable kernels) the kernel limited them to a thread.
+/// ("bpf: fix multi-uprobe PID filtering logic", 6.10 and stable kernels) the kernel limited them to a
+/// thread.
 pub fn best_links() -> LinkKind {
     match is_uprobe_multi_supported(UProbeMultiFeature::ProcessScopedPidFilter) {
         Ok(true) => LinkKind::Multi,
@@ -49,8 +50,8 @@ pub fn tells_returns_apart(links: LinkKind) -> bool {
     links == LinkKind::Multi || in_first_pid_namespace().is_ok_and(|is_first| is_first)
 }
 
-/// Prepares the kernel for the first link, in a thread of its own. Where there are many CPUs this takes 25 ms,
-/// as long as all else, so a recording does it first.
+/// Prepares the kernel for the first link, in a thread of its own. Where there are many CPUs this takes 25
+/// ms, as long as all else, so a recording does it first.
 #[must_use]
 pub fn prepared(links: LinkKind) -> LinkKind {
     if links == LinkKind::Multi {

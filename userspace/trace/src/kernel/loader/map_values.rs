@@ -11,7 +11,8 @@ macro_rules! map_values {
             #[repr(transparent)]
             pub(super) struct $name(pub(super) $of);
 
-            // SAFETY: repr(C) of integers without padding, so any bytes are a value and every byte is initialised.
+            // SAFETY: repr(C) of integers without padding, so any bytes are a value and every byte is
+            // initialised.
             unsafe impl Pod for $name {}
         )*
     };

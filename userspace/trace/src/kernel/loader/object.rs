@@ -292,8 +292,8 @@ impl LoadedObject {
         self.remove::<u32, u32>("TENANTS", [tgid])
     }
 
-    /// Divides half of each ring buffer into equal shares for the tenants of its processes, given each process
-    /// with its tenant. A single tenant may fill its ring buffer.
+    /// Divides half of each ring buffer into equal shares for the tenants of its processes, given each
+    /// process with its tenant. A single tenant may fill its ring buffer.
     pub(crate) fn share_out(&mut self, processes: impl IntoIterator<Item = (u32, u32)>) -> Result<()> {
         if self.buffer.kind == BufferKind::Perf {
             return Ok(());

@@ -26,7 +26,8 @@ const ROWS_NVLS: u8 = 1;
 const SEND: bool = true;
 const RECV: bool = false;
 
-/// Peers of a channel, by the field with the peer's rank: whether this rank sends, and the connection's index.
+/// Peers of a channel, by the field with the peer's rank: whether this rank sends, and the connection's
+/// index.
 type Peers = Vec<(FieldRef, bool, i32)>;
 
 impl Assembly<'_> {

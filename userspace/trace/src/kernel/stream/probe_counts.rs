@@ -2,8 +2,8 @@
 
 use ncclflow_common::MAX_PROBES;
 
-/// The number of CPUs that Linux can have at most (`CONFIG_NR_CPUS`). What a record says of further ones, or of more
-/// probes than there are, is counted together: it can be of anybody's making.
+/// The number of CPUs that Linux can have at most (`CONFIG_NR_CPUS`). What a record says of further ones, or
+/// of more probes than there are, is counted together: it can be of anybody's making.
 const MAX_CPUS: usize = 8192;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
