@@ -151,6 +151,6 @@ fn a_rank_that_has_not_come_to_torchs_set_up_is_named_with_its_line() {
     assert_eq!(dump.code(), Some(3), "{}", dump.stderr);
     // Who was not read is not accused.
     let two = pid_list(&ranks[..2]);
-    let said = crate::ncclflow(&format!("dump -p {two}"));
+    let said = crate::ncclflow(&format!("dump --json -p {two}"));
     assert!(said.stdout.contains("wait for rank 2, which was not read"), "{}", said.stdout);
 }

@@ -14,7 +14,7 @@ use super::{RankReport, ras_peers::Peers};
 use flow::schema::comm_hash_of_name;
 use inspect::{
     memory::Memory,
-    process::{in_first_pid_namespace, pids, read_text, status_field},
+    process::{Process, in_first_pid_namespace, pids, read_text, status_field},
 };
 use nccl_library::{
     elf::RuntimeAddr,
@@ -165,10 +165,12 @@ impl LiveProcesses {
         let Ok(pids) = pids() else { return Self::default() };
         let mut live = Self { is_complete: in_first_pid_namespace().unwrap_or(false), ..Self::default() };
         for pid in pids {
-            let folder = Path::new("/proc").join(pid.to_string());
+            let mut folder = Path::new("/proc").join(pid.to_string());
             let Ok(status) = read_text(folder.join("status")) else { continue };
             if status_field(&status, "State").is_some_and(|state| state.starts_with(['Z', 'X'])) {
-                continue;
+                let process = Process::open(pid).ok();
+                let Some(process) = process.filter(Process::has_lost_its_first_thread) else { continue };
+                folder = process.proc_path();
             }
             match hashes_of(&folder, &status) {
                 Some(hashes) => live.processes.push((pid, hashes)),
@@ -190,7 +192,8 @@ impl LiveProcesses {
     }
 }
 
-/// Computes the hashes of a process, of which these are the folder in `/proc` and the status there.
+/// Computes the hashes of a process, of which these are the folder in `/proc` (of a thread that has not ended), and the
+/// status of its first thread.
 pub(super) fn hashes_of(folder: &Path, status: &str) -> Option<[u64; 2]> {
     let numbers: Vec<&str> = status_field(status, "NSpid")?.split_whitespace().collect();
     // A process with one number is in the namespace of this program; its link need not be readable.

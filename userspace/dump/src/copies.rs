@@ -6,7 +6,7 @@
 //! of NCCL runs in this one. Where the table is not there yet, the oldest of several processes of one user
 //! and container with one rank at one address is the parent.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use serde::{Deserialize, Serialize};
 
@@ -95,7 +95,8 @@ pub(super) fn leave_out(targets: &mut [Target], ranks: &mut Vec<RankReport>) {
 
 fn ownership(target: &Target, rank: &RankReport, has_nccl_threads: bool) -> Ownership {
     let folder = target.process.proc_path();
-    let hashes = read_text(folder.join("status")).ok().and_then(|status| hashes_of(&folder, &status));
+    let status = read_text(Path::new("/proc").join(target.report.pid.to_string()).join("status")).ok();
+    let hashes = status.and_then(|status| hashes_of(&folder, &status));
     let found = target.found.iter().find(|found| found.address == rank.address);
     let entry = found.and_then(|found| found.layout.peers?.own(Memory::new(&target.process), rank));
     match (entry, hashes) {

@@ -109,9 +109,12 @@ impl ProcessReport {
         (&self.owner, &self.name) == (&other.owner, &other.name)
     }
 
-    /// Returns the calls of NCCL's API that threads are in, with the threads.
+    /// Returns the calls of NCCL's API that threads are in and do not come out of, with the threads.
     pub(super) fn calls(&self) -> impl Iterator<Item = (u32, &str)> {
-        self.threads.iter().filter_map(|thread| Some((thread.tid, thread.nccl_api.as_deref()?)))
+        self.threads
+            .iter()
+            .filter(|thread| !thread.passes)
+            .filter_map(|thread| Some((thread.tid, thread.nccl_api.as_deref()?)))
     }
 
     /// Says where the main thread is in its program, or that it has ended: `its main thread is at train.py:41

@@ -115,7 +115,11 @@ fn why(report: &DumpReport) -> Option<&str> {
         return communicator.verdict.evidence.first().map(String::as_str);
     }
     let name = format!("rank {} ", communicator.verdict.culprits.first()?);
-    evidence.filter(|sentence| sentence.starts_with(&name)).find(|sentence| !sentence.contains(" waits for "))
+    let mut about = evidence.clone().filter(|sentence| sentence.starts_with(&name));
+    let of_gpu = format!("the GPU of {name}");
+    about
+        .find(|sentence| !sentence.contains(" waits for "))
+        .or_else(|| evidence.clone().find(|sentence| sentence.starts_with(&of_gpu)))
 }
 
 fn write_process(out: &mut String, process: &ProcessReport, is_verbose: bool) -> fmt::Result {

@@ -32,7 +32,30 @@ struct Waiting<'a> {
 }
 
 fn processes_of<'a>(report: &'a CommunicatorReport, numbers: &[u32]) -> BTreeSet<ProcessId<'a>> {
-    report.ranks.iter().filter(|rank| numbers.contains(&rank.rank)).map(RankReport::process).collect()
+    let read = report.ranks.iter().filter(|rank| numbers.contains(&rank.rank)).map(RankReport::process);
+    // One that lives, and is not among the ranks, is on the host of those that know of it.
+    let absent = report.ranks.iter().flat_map(|rank| rank.absent.iter().map(move |absent| (rank, absent)));
+    let absent = absent.filter(|(_, absent)| numbers.contains(&absent.rank));
+    read.chain(absent.filter_map(|(rank, absent)| Some((&*rank.host, absent.pid?)))).collect()
+}
+
+/// Names a rank that is not among those that were read by its process, as far as it is known.
+fn absent_by_process(
+    report: &CommunicatorReport,
+    number: u32,
+    processes: &[ProcessReport],
+) -> Option<String> {
+    let mut all = report.ranks.iter().flat_map(|rank| rank.absent.iter().map(move |absent| (rank, absent)));
+    let (rank, absent) =
+        all.find(|(_, absent)| absent.rank == number && (absent.pid.is_some() || absent.peer.is_some()))?;
+    let Some(pid) = absent.pid else {
+        let peer = absent.peer.as_ref()?;
+        return Some(format!("rank {number} (it was process {} of host {})", peer.pid, peer.host));
+    };
+    let process = processes.iter().find(|process| (process.pid, &process.host) == (pid, &rank.host));
+    let of_job = process.and_then(|process| process.job_rank).filter(|of_job| *of_job != number);
+    let of_job = of_job.map_or_else(String::new, |of_job| format!("rank {of_job} of the job: "));
+    Some(format!("rank {number} ({of_job}process {pid})"))
 }
 
 /// Names a rank that is waited for by what one acts on: its rank in the job, PID, host and GPU, as far as
@@ -126,6 +149,10 @@ fn over_communicators(
             && let Some(rank) = read(one)
         {
             acted_on(communicators, rank, processes)
+        } else if let [one] = &**culprits
+            && let Some(absent) = absent_by_process(first.report, *one, processes)
+        {
+            absent
         } else {
             let pids = joined(first.culprits.iter().take(8).map(|(_, pid)| pid), ", ");
             let pids = if pids.is_empty() { pids } else { format!(" (process {pids})") };

@@ -58,6 +58,10 @@ pub struct Thread {
     pub nccl_function: Option<String>,
     /// The call of NCCL's API that led there: the outermost frame of one.
     pub nccl_api: Option<String>,
+    /// The thread was outside NCCL in other samples of the same moment: it comes and goes, as one that launches in a
+    /// loop, and does not wait inside.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub passes: bool,
     /// Call stack, innermost frame first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<NamedFrame>,
@@ -135,12 +139,12 @@ impl Looker<'_> {
             return (is_wanted || task.name.starts_with("NCCL")).then_some(report);
         }
         // Of several samples, the first one inside NCCL.
-        let mut chosen = Vec::new();
+        let (mut chosen, mut is_inside) = (Vec::new(), false);
+        if !is_wanted && !stacks.iter().any(|stack| self.may_be_inside(stack)) {
+            return None;
+        }
         for stack in stacks {
-            if !is_wanted && !self.may_be_inside(&stack) {
-                continue;
-            }
-            let (mut frames, _) = unwind::unwind(self.memory, &mut self.modules, &stack, MAX_GUESSES);
+            let (mut frames, is_whole) = unwind::unwind(self.memory, &mut self.modules, &stack, MAX_GUESSES);
             if stack.copy.is_empty() && !self.is_still_at(task.tid, &stack) {
                 // The thread ran while its stack was read.
                 for frame in &mut frames {
@@ -148,16 +152,16 @@ impl Looker<'_> {
                 }
             }
             let inside = frames.iter().any(|frame| self.is_nccl(frame));
-            if inside || (is_wanted && chosen.is_empty()) {
+            report.passes |= !inside && is_whole && frames.iter().all(|frame| !frame.inferred);
+            if (inside && !is_inside) || (is_wanted && chosen.is_empty()) {
                 chosen = frames;
             }
-            if inside {
-                break;
-            }
+            is_inside |= inside;
         }
-        if chosen.is_empty() {
+        if chosen.is_empty() || !(is_inside || is_wanted) {
             return None;
         }
+        report.passes &= is_inside;
         for frame in &chosen {
             let (named, is_api) = self.name(frame);
             if self.is_nccl(frame) {
