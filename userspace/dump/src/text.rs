@@ -40,6 +40,9 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
         if let Some(why) = why(report) {
             wrapped(out, why, 0)?;
         }
+        if let Some(next) = &job.next {
+            wrapped(out, &format!("next: {next}"), 0)?;
+        }
         writeln!(out)?;
     }
     write_communicators(out, report, is_verbose)?;
@@ -389,6 +392,7 @@ mod tests {
         let job = JobVerdict {
             state: State::Stuck,
             kind: None,
+            next: None,
             sentence: "stuck: communicator 0xab waits for rank 2".to_owned(),
             communicators: vec!["0xab".to_owned()],
         };

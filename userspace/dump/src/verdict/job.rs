@@ -19,6 +19,9 @@ pub struct JobVerdict {
     #[serde(default)]
     pub kind: Option<Kind>,
     pub sentence: String,
+    /// What to do, or where to look next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
     /// Communicators at which the waiting ends; several that do not wait for each other, or that do in a
     /// circle.
     pub communicators: Vec<String>,
@@ -109,7 +112,7 @@ fn over_communicators(
                 format!("cannot tell for {count} communicator{}, and no other one is stuck", several(count))
             }
         };
-        return Some(JobVerdict { state, kind: None, sentence, communicators: Vec::new() });
+        return Some(JobVerdict { state, sentence, ..JobVerdict::default() });
     }
     // A communicator waits for another if a rank that it waits for waits there.
     let waits_for = |one: &Waiting<'_>, other: &Waiting<'_>| {
@@ -174,7 +177,10 @@ fn over_communicators(
         let what_for = if never { "can never be made".to_owned() } else { format!("waits for {whom}") };
         format!("{what}: communicator {} {what_for}{others}{hash}", name(first))
     };
-    Some(JobVerdict { state, kind: first.report.verdict.kind, sentence, communicators: hashes })
+    let kind = first.report.verdict.kind;
+    let pids = joined(first.culprits.iter().take(8).map(|(_, pid)| pid), ",");
+    let next = kind.map(|kind| kind.next_step(&pids));
+    Some(JobVerdict { state, kind, sentence, next, communicators: hashes })
 }
 
 #[cfg(test)]

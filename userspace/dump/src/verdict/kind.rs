@@ -61,6 +61,43 @@ impl Kind {
         })
     }
 
+    /// Says what to do, or where to look next. `pids` are those of the culprits, as `-p` takes them; empty where they
+    /// are not known.
+    pub(super) fn next_step(self, pids: &str) -> String {
+        let of = |text: &str| if pids.is_empty() { String::new() } else { format!("{text}{pids}") };
+        match self {
+            Self::NotJoined
+            | Self::SettingUp
+            | Self::CallNotMade
+            | Self::NoCounterpart
+            | Self::Connecting
+            | Self::NoProgress
+            | Self::GpuIdle
+            | Self::Computing
+            | Self::OtherKernel => format!("see where it is: ncclflow dump --stacks{}", of(" -p ")),
+            Self::OtherOperation => "compare what the ranks called last: ncclflow history --all".to_owned(),
+            Self::Gone => "find out why it ended: the launcher's log, `dmesg -T` (out of memory, Xid)".to_owned(),
+            Self::Left => "look into its log for the error before".to_owned(),
+            Self::NotRead => "give its PID, or merge the dump of its host (--merge)".to_owned(),
+            Self::Stopped => format!("let it go on: kill -CONT{}, or thaw its cgroup", of(" ")),
+            Self::Starved => {
+                "give it processors: see the CPU limit of its cgroup (cpu.stat), and what else runs on its cores"
+                    .to_owned()
+            }
+            Self::Dying => "wait until its core is written, or see what the kernel waits for: /proc/PID/stack".to_owned(),
+            Self::Unreachable => {
+                "check the interface (NCCL_SOCKET_IFNAME) and the firewall between the two hosts".to_owned()
+            }
+            Self::NeverMatches => {
+                "give all ranks one unique id and size, and each its own number: MASTER_ADDR, MASTER_PORT, \
+                 WORLD_SIZE, RANK"
+                    .to_owned()
+            }
+            Self::Failed => "look into the logs of these ranks, with NCCL_DEBUG=WARN at the next start".to_owned(),
+            Self::GpuError => "take the GPU out of use; NVIDIA's catalogue of Xids says what each asks for".to_owned(),
+        }
+    }
+
     /// Tells whether the culprits only have to go on with something else, and come: while they make progress
     /// there, nobody is stuck.
     pub(super) fn is_absence(self) -> bool {

@@ -64,6 +64,7 @@ fn judge_one(size: u32, mut ranks: Vec<(u32, &ProcessReport)>) -> Option<JobVerd
                 "cannot tell: {waits}, and wait for {who}, which {verb} not read: give the PIDs, or merge the dumps \
                  of the hosts"
             ),
+            next: Some(Kind::NotRead.next_step("")),
             communicators: Vec::new(),
         });
     }
@@ -89,6 +90,7 @@ fn judge_one(size: u32, mut ranks: Vec<(u32, &ProcessReport)>) -> Option<JobVerd
         state,
         kind: Some(Kind::CallNotMade),
         sentence: format!("{what}: {waits}; {shown}{more}"),
+        next: Some(Kind::CallNotMade.next_step(&joined(outside.iter().map(|(_, process)| process.pid), ","))),
         communicators: Vec::new(),
     })
 }
