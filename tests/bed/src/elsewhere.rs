@@ -27,6 +27,9 @@ pub(crate) fn go(options: &Options, rank: u32, ops: Range<u64>, deadline: Instan
         // SAFETY: ends this thread alone, which holds nothing that another one waits for.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
     }
+    if options.unwakeable.as_ref().is_some_and(is_now) {
+        sleep_unwakeable();
+    }
     if options.checkpoint.as_ref().is_some_and(is_now) {
         let mut file = std::fs::File::options().write(true).open("/dev/null")?;
         let part = vec![0_u8; 1 << 20];
@@ -37,4 +40,22 @@ pub(crate) fn go(options: &Options, rank: u32, ops: Range<u64>, deadline: Instan
         }
     }
     Ok(())
+}
+
+/// Sleeps until a child ends that this makes, and that waits for ever: as after vfork(2), in state D.
+fn sleep_unwakeable() {
+    extern "C" fn waits(_nothing: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: asks for a signal when the parent ends, and waits for it. The child shares the memory, and changes none
+        // of it.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            loop {
+                libc::pause();
+            }
+        }
+    }
+    let mut stack = vec![0_u8; 64 << 10];
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the child has a stack of its own, which lives as long as this thread sleeps here.
+    unsafe { libc::clone(waits, stack.as_mut_ptr_range().end.cast(), flags, std::ptr::null_mut()) };
 }

@@ -36,6 +36,7 @@ pub(crate) fn settings(options: &Options) -> Vec<(String, String)> {
     }
     if options.absent.is_some()
         || options.busy.is_some()
+        || options.unwakeable.is_some()
         || options.open_group.is_some()
         || options.ends_thread.is_some()
         || options.checkpoint.is_some()

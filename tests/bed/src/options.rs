@@ -113,6 +113,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
     pub(crate) ends_thread: Option<(u32, u64)>,
 
+    /// RANK@N: before its operation N the first thread of this rank sleeps in the kernel so that no signal wakes it
+    #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
+    pub(crate) unwakeable: Option<(u32, u64)>,
+
     /// RANK@N: this rank calls its operation N in a group, and does not end the group
     #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
     pub(crate) open_group: Option<(u32, u64)>,

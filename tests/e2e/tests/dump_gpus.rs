@@ -133,6 +133,7 @@ fn a_rank_that_has_left_is_named_with_its_process() {
 #[test]
 fn a_process_that_cannot_run_or_has_lost_its_first_thread_is_named_with_what_holds_it() {
     check(0, &["frozen", "frozen-sockets", "starved", "starved-sockets"]);
+    check(3, &["uninterruptible", "uninterruptible-sockets"]);
     check(2, &["open-group", "open-group-sockets"]);
     check(1, &["first-thread-ended", "first-thread-ended-sockets"]);
 }

@@ -119,6 +119,14 @@ const THREAD_ENDED: Kind = Kind {
     ..PLAIN
 };
 
+const UNWAKEABLE: Kind = Kind {
+    name: "uninterruptible",
+    workload: "--unwakeable 3@2 --iters 6 --sync",
+    expected: stuck(&["notJoined"], &[3]),
+    says: "its first thread is in state D, in ",
+    ..PLAIN
+};
+
 const OPEN_GROUP: Kind = Kind {
     name: "open-group",
     workload: "--open-group 1@3 --iters 6 --sync",
@@ -330,6 +338,8 @@ pub const KINDS: &[Kind] = &[
         says: "which has no such communicator any more",
         ..PLAIN
     },
+    UNWAKEABLE,
+    Kind { name: "uninterruptible-sockets", over: Sockets, ..UNWAKEABLE },
     OPEN_GROUP,
     Kind { name: "open-group-sockets", over: Sockets, ..OPEN_GROUP },
     FROZEN,
