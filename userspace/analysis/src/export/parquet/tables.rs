@@ -14,7 +14,7 @@ use super::{
     partition::{Common, Counts, Partition},
     table::{Layout, Table},
 };
-use crate::export::{format::Row, run::SourceReport};
+use crate::export::{Row, run::SourceReport};
 use recording::sinks::OutputDir;
 
 /// Job of processes whose job is not known.
