@@ -18,9 +18,9 @@ use super::{
     parts::parts,
     room::Room,
     row_source::{FolderFacts, Gather, ReadingProgress, read_rows},
-    verdict::{self, Culprit, Reason, Verdict},
+    verdict::{self, Verdict},
 };
-use flow::{schema::Outcome, text::spaced_seconds};
+use flow::schema::Outcome;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -285,8 +285,7 @@ impl CommunicatorRows {
                 check.findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
             }
         }
-        let slowest = check.verdict.culprit.as_ref().map(|culprit| slowest(culprit, &check.places));
-        check.findings.extend(slowest);
+        check.findings.extend(check.verdict.finding(&check.places));
         let check = CommunicatorCheck {
             window: window.map(str::to_owned),
             communicator,
@@ -297,31 +296,4 @@ impl CommunicatorRows {
         };
         (check, difference)
     }
-}
-
-fn slowest(culprit: &Culprit, places: &BTreeMap<i32, Place>) -> Finding {
-    let Culprit { rank, peer, reason, waited_ns, victims } = culprit;
-    let why = match reason {
-        Reason::OwnGpu => "its GPU had all the data that it needed, and did not continue".to_owned(),
-        Reason::Late => "it waits for no other rank: it comes late, or is busy outside of NCCL".to_owned(),
-        Reason::NotRecorded => "it was not recorded".to_owned(),
-        Reason::Link => {
-            format!("its messages to rank {} take the longest in the network", peer.unwrap_or(-1))
-        }
-    };
-    let mut waiting = victims.clone();
-    waiting.sort_unstable();
-    let who = match waiting.as_slice() {
-        [] => "nobody waits".to_owned(),
-        [rank] => format!("rank {rank} waits"),
-        ranks => format!("{} wait", name_ranks(ranks)),
-    };
-    let place = places.get(rank).map(|place| format!(" ({}, process {})", place.host, place.pid));
-    let text = format!(
-        "{who} for rank {rank}{}: {why}; {} of waiting, summed over messages",
-        place.unwrap_or_default(),
-        spaced_seconds(*waited_ns)
-    );
-    let ranks = std::iter::once(*rank).chain(*peer).collect();
-    Finding { kind: FindingKind::Slowest, seq: None, ranks, text }
 }

@@ -68,7 +68,7 @@ impl FolderRows {
             return None;
         }
         let (offset, ended) = (self.facts.offset_ns(), self.facts.ended_ns());
-        let started = self.facts.clock.as_ref().map(|clock| clock.started_monotonic_ns);
+        let started = self.facts.clock().map(|clock| clock.started_monotonic_ns);
         rows.collectives.rank(rank, ended, offset);
         rows.p2p.rank(rank, started, ended, offset);
         Some(RankRows {
@@ -113,7 +113,7 @@ impl Sink for FolderRows {
         // The rank's first op names the host.
         if let Entry::Vacant(place) = rows.check.places.entry(row.rank) {
             place.insert(Place { host: row.host.to_string(), pid: row.pid });
-            if facts.clock.is_none() {
+            if facts.clock().is_none() {
                 // The times of its host cannot be compared with those of others.
                 without_clock.insert(row.host.to_string());
             }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::ClockReport;
+use flow::{schema::ClockReport, session::SessionReport};
 
 use super::{claims::Claims, parts::Part};
 use crate::export::Source;
@@ -18,7 +18,8 @@ use recording::{format::Selection, rows::ReadPart, sinks::Sink};
 /// Facts about a folder before its rows come.
 #[derive(Debug, Default)]
 pub(super) struct FolderFacts {
-    pub(super) clock: Option<ClockReport>,
+    /// Its report, with the GPU of each rank; while a recording goes on, it has no ranks yet.
+    pub(super) session: SessionReport,
     /// Owners, for the names of communicators.
     pub(super) claims: Claims,
     /// Calls are taken, as there are no ops.
@@ -31,21 +32,26 @@ impl FolderFacts {
     fn of(source: &Source) -> Self {
         let session = source.session();
         Self {
-            clock: session.known_clock(),
+            session: session.clone(),
             claims: Claims::of(session),
             takes_calls: source.is_of_calls(),
             was_lost: session.has_losses(),
         }
     }
 
+    /// Returns the host's clock, if it is known.
+    pub(super) fn clock(&self) -> Option<&ClockReport> {
+        self.session.known_clock()
+    }
+
     /// Returns the offset from the host's clock to wall time.
     pub(super) fn offset_ns(&self) -> Option<u64> {
-        self.clock.as_ref().map(|clock| clock.offset_ns)
+        self.clock().map(|clock| clock.offset_ns)
     }
 
     /// Returns the end of the session, by the host's clock.
     pub(super) fn ended_ns(&self) -> Option<u64> {
-        self.clock.as_ref()?.ended_monotonic_ns
+        self.clock()?.ended_monotonic_ns
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use flow::schema::ClockReport;
+use flow::{schema::ClockReport, session::SessionReport};
 
 use super::{
     communicator_check::{CheckReport, Fleet},
@@ -11,6 +11,7 @@ use super::{
     parts::{Part, parts},
     row_source::{FolderFacts, Gather as _},
 };
+use crate::export::Source;
 use recording::sinks::{OutputDir, Sink, window_folders};
 
 /// Takes the rows of sources, which are checked together as [`check`](super::check) checks folders.
@@ -45,12 +46,14 @@ impl RunningCheck {
     }
 
     /// Begins the source of the next rows. `clock`: of the part of it that is read.
-    pub(crate) fn begin(&mut self, source: &Path, clock: Option<ClockReport>) {
+    pub(crate) fn begin(&mut self, source: &Source, clock: ClockReport) {
         self.end();
         let mut parts = self.parts.iter().enumerate();
-        let found = parts.find(|(_, (part, _))| part.folders.iter().any(|folder| folder == source));
-        self.current =
-            found.map(|(at, (_, fleet))| (at, fleet.folder(FolderFacts { clock, ..FolderFacts::default() })));
+        let found = parts.find(|(_, (part, _))| part.folders.contains(&source.path));
+        self.current = found.map(|(at, (_, fleet))| {
+            let session = SessionReport { clock, ..source.session().clone() };
+            (at, fleet.folder(FolderFacts { session, ..FolderFacts::default() }))
+        });
     }
 
     /// Returns the taker of the source's ops and their messages.

@@ -2,7 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use flow::text::spaced_seconds;
 use serde::Serialize;
+
+use super::{
+    collectives::name_ranks,
+    communicator_check::{Finding, FindingKind, Place},
+};
 
 /// Waits of one rank, in nanoseconds, all connections together: more than the time that went by.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -68,6 +74,38 @@ pub struct Verdict {
     /// Messages that were judged, and those of patterns that cannot be.
     pub messages: u64,
     pub messages_not_judged: u64,
+}
+
+impl Verdict {
+    /// Says who waits for the culprit, and why.
+    pub(super) fn finding(&self, places: &BTreeMap<i32, Place>) -> Option<Finding> {
+        let Culprit { rank, peer, reason, waited_ns, victims } = self.culprit.as_ref()?;
+        let why = match reason {
+            Reason::OwnGpu => "its GPU had all the data that it needed, and did not continue".to_owned(),
+            Reason::Late => {
+                "it waits for no other rank: it comes late, or is busy outside of NCCL".to_owned()
+            }
+            Reason::NotRecorded => "it was not recorded".to_owned(),
+            Reason::Link => {
+                format!("its messages to rank {} take the longest in the network", peer.unwrap_or(-1))
+            }
+        };
+        let mut waiting = victims.clone();
+        waiting.sort_unstable();
+        let who = match waiting.as_slice() {
+            [] => "nobody waits".to_owned(),
+            [rank] => format!("rank {rank} waits"),
+            ranks => format!("{} wait", name_ranks(ranks)),
+        };
+        let place = places.get(rank).map(|place| format!(" ({}, process {})", place.host, place.pid));
+        let text = format!(
+            "{who} for rank {rank}{}: {why}; {} of waiting, summed over messages",
+            place.unwrap_or_default(),
+            spaced_seconds(*waited_ns)
+        );
+        let ranks = std::iter::once(*rank).chain(*peer).collect();
+        Some(Finding { kind: FindingKind::Slowest, seq: None, ranks, text })
+    }
 }
 
 /// Shortest wait, all messages together, that is a finding.

@@ -16,8 +16,8 @@ use serde::Serialize;
 
 use super::{
     choice::SourceChoice,
-    format::{Row, View, Wanted},
     ranks::Ranks,
+    view::{Row, View, Wanted},
 };
 use recording::sinks::Sink;
 

@@ -18,9 +18,9 @@ use serde::Serialize;
 
 use super::{
     bounded::get_or_make,
-    format::{Row, View, ViewOptions, counted},
     run::Exported,
     source::Source,
+    view::{Row, View, ViewOptions, counted},
 };
 use recording::sinks::{JsonLinesFile, OutputDir, Share};
 

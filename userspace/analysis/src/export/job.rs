@@ -6,9 +6,9 @@ use anyhow::{Context as _, Result, bail};
 use flow::schema::RankKey;
 
 use super::{
-    format::listed,
     job_ranks::{JobRank, MAX_MEMBERS, job_ranks, members},
     source::Source,
+    view::listed,
     who::Who,
 };
 

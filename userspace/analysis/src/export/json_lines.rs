@@ -5,9 +5,9 @@ use std::io::Write as _;
 use anyhow::{Context as _, Result, bail};
 
 use super::{
-    format::{Row, View},
     run::Exported,
     source::Source,
+    view::{Row, View},
 };
 use recording::sinks::{Layout, LineFiles, OutputDir, Share, Sink as _};
 

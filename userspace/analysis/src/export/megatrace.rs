@@ -15,10 +15,10 @@ use flow::schema::{ApiCall, ApiCallRow, Pointer, RankKey};
 
 use super::{
     bounded::get_or_make,
-    format::{Row, View, counted, listed},
     job_ranks::{JobRank, job_ranks, members},
     run::Exported,
     source::Source,
+    view::{Row, View, counted, listed},
 };
 use recording::sinks::{JsonLinesFile, OutputDir};
 

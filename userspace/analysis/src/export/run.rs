@@ -13,11 +13,12 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use super::{
+    Format,
     choice::{Choice, SourceChoice},
     chosen_rows::{ChosenRows, Exporting, RowCounts},
-    format::{Format, View, ViewOptions},
     ranks::TwiceReport,
     source::{Source, sources},
+    view::{View, ViewOptions},
 };
 use recording::{
     format::{Damage, Selection},

@@ -331,13 +331,11 @@ impl View for Collector {
         self.sources.push(SourceData::of(source));
         let (from_ns, until_ns) = self.ranges.next().unwrap_or((0, u64::MAX));
         // Times outside of the chosen range are not shown.
-        let clock = source.session().known_clock().map(|mut clock| {
-            clock.started_monotonic_ns = clock.started_monotonic_ns.max(from_ns);
-            let ended = clock.ended_monotonic_ns.unwrap_or(u64::MAX).min(until_ns);
-            clock.ended_monotonic_ns = (ended < u64::MAX).then_some(ended);
-            clock
-        });
-        self.check.begin(&source.path, clock);
+        let mut clock = source.session().clock.clone();
+        clock.started_monotonic_ns = clock.started_monotonic_ns.max(from_ns);
+        let ended = clock.ended_monotonic_ns.unwrap_or(u64::MAX).min(until_ns);
+        clock.ended_monotonic_ns = (ended < u64::MAX).then_some(ended);
+        self.check.begin(source, clock);
         Ok(())
     }
 
@@ -353,7 +351,12 @@ impl View for Collector {
             Row::MessageSums(op, sums) => self.message_sums(op, sums),
             Row::Call(call) => self.call(call),
             Row::Stack(stack) => self.code.stack(stack),
-            Row::OtherCall(_) | Row::Gpu(_) | Row::ProcessEnded(_) => {}
+            Row::Gpu(row) => {
+                if let Some(rows) = self.check.rows() {
+                    rows.gpu(row);
+                }
+            }
+            Row::OtherCall(_) | Row::ProcessEnded(_) => {}
         }
         Ok(())
     }

@@ -171,8 +171,8 @@ impl SessionReport {
     }
 
     /// Returns the clock; `None` where it was not read.
-    pub fn known_clock(&self) -> Option<ClockReport> {
-        Some(&self.clock).filter(|clock| !clock.clock.is_empty()).cloned()
+    pub fn known_clock(&self) -> Option<&ClockReport> {
+        Some(&self.clock).filter(|clock| !clock.clock.is_empty())
     }
 
     /// Returns the row of a rank, by its folder.

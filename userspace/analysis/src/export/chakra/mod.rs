@@ -34,10 +34,10 @@ use self::{
     order::{Chain, Told},
 };
 use super::{
-    format::{Row, View, Wanted, counted},
     job::Job,
     run::{Exported, write_json},
     source::Source,
+    view::{Row, View, Wanted, counted},
 };
 use recording::sinks::OutputDir;
 

@@ -32,10 +32,10 @@ use self::{
 use super::{
     bounded::get_or_make,
     call_numbers::CallNumbers,
-    format::{Row, View, Wanted},
     job::{Job, check_owner},
     run::Exported,
     source::Source,
+    view::{Row, View, Wanted},
 };
 use torch::flight_recorder::{Entry, Function, GroupStatus, Places, ProcessGroup};
 

@@ -1,6 +1,6 @@
 //! Numbers of entries that were written, and that were left out.
 
-use crate::export::format::counted;
+use crate::export::view::counted;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {

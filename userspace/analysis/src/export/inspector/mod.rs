@@ -26,9 +26,9 @@ use flow::schema::{Op, RankKey};
 use self::records::{OpRecord, ProxyStep, rank_header};
 use super::{
     bounded::get_or_make,
-    format::{InspectorVersion, Row, View},
     run::Exported,
     source::Source,
+    view::{InspectorVersion, Row, View},
     who::Who,
 };
 use recording::sinks::{NewFile, OutputDir, host_in_names};

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::RankRecords;
-use crate::export::format::InspectorVersion;
+use crate::export::InspectorVersion;
 
 /// Maker of the records, in the place where Inspector says which interface of NCCL it used.
 const MECHANISM: &str = concat!("ncclflow ", env!("CARGO_PKG_VERSION"));

@@ -19,7 +19,7 @@ use super::{
     table::{Layout, Table},
     tables::Formats,
 };
-use crate::export::format::Row;
+use crate::export::Row;
 use recording::sinks::OutputDir;
 
 /// Most rows of a row group.

@@ -14,7 +14,7 @@ use super::{
     partition::{Common, Counts, Partition},
     table::{Layout, Table},
 };
-use crate::export::{format::Row, run::SourceReport};
+use crate::export::{Row, run::SourceReport};
 use recording::sinks::OutputDir;
 
 /// Job of processes whose job is not known.
@@ -103,7 +103,7 @@ impl ParquetTables {
                 numbers_left_out: partition.counts.too_large,
             };
             let no_clock = || ClockReport { clock: "CLOCK_MONOTONIC".into(), ..ClockReport::default() };
-            let clock = self.report.known_clock().unwrap_or_else(no_clock);
+            let clock = self.report.known_clock().cloned().unwrap_or_else(no_clock);
             partition.write_host(&host, &clock, &self.report.loss).context("writing Parquet tables")?;
         }
         Ok(())

@@ -10,7 +10,7 @@ use serde_json::json;
 use recording::sinks::OutputDir;
 
 use super::tables::*;
-use crate::export::{format::Row, run::SourceReport};
+use crate::export::{Row, run::SourceReport};
 
 fn op(number: u64, pid: u32, host: &str) -> Op {
     let rank = RankKey { hash: Some(number), instance: 0, rank: 3, pid };

@@ -7,9 +7,9 @@ use recording::sinks::OutputDir;
 
 use super::{
     super::{
-        format::{Row, View, Wanted},
         run::Exported,
         source::Source,
+        view::{Row, View, Wanted},
     },
     partition::Counts,
     tables::{Formats, ParquetTables, formats},

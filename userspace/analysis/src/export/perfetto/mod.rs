@@ -35,9 +35,9 @@ use self::{
     tracks::{Content, Lane, Place, RankId, Tracks},
 };
 use super::{
-    format::{Row, View, Wanted, counted},
     run::Exported,
     source::Source,
+    view::{Row, View, Wanted, counted},
     who::Who,
 };
 

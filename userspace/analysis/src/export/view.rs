@@ -1,8 +1,8 @@
-//! Formats that recordings can be exported to.
+//! The interface of the formats that recordings can be exported to.
 
 use std::{
     fmt::{Debug, Display},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use anyhow::Result;
@@ -11,43 +11,7 @@ use flow::{
     text::joined,
 };
 
-use super::parquet::Parquet;
-use super::{
-    chakra::Chakra, compat::Compat, flight_recorder::FlightRecorder, inspector::Inspector,
-    json_lines::JsonLines, megatrace::Megatrace, perfetto::Perfetto, run::Exported, source::Source,
-};
-use recording::sinks::OutputDir;
-
-/// Formats of `ncclflow export`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    /// The files that record writes: proxy_flow, flow_steps and flow_rank, or api
-    Jsonl,
-    /// Those of the NCCL Flow Extractor: its keys, a line for each FIFO step, a slot's capacity as its size
-    Compat,
-    /// rank_<job rank>.log, the lines of the Megatrace interceptor, of API calls (record --level api)
-    Megatrace,
-    /// Tables for DuckDB, Spark and others, in folders by job and host: ops, messages, calls, communicators,
-    /// hosts, links by seconds
-    Parquet,
-    /// One trace for ui.perfetto.dev, of all ranks and hosts: PATH is the new file, as job.pftrace
-    Perfetto,
-    /// Execution traces for ASTRA-sim and other readers of Chakra: ncclflow.<job rank>.et,
-    /// ncclflow.groups.json
-    Chakra,
-    /// JSON as NCCL Inspector writes it (--inspector-version): <host>-pid<pid>.log
-    Inspector,
-    /// What torch's flight recorder would have written, for torchfrtrace and others: PATH<job rank>, or
-    /// nccl_trace_rank_<job rank> where PATH is a folder
-    FlightRecorder,
-}
-
-impl Format {
-    /// Tells whether the format makes a folder of its own, which can have a summary.
-    pub(super) fn is_folder(self) -> bool {
-        !matches!(self, Self::Perfetto | Self::FlightRecorder)
-    }
-}
+use super::{run::Exported, source::Source};
 
 /// Forms of NCCL Inspector's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -67,15 +31,15 @@ pub enum InspectorVersion {
 pub struct ViewOptions {
     /// Set if all files go into one folder.
     pub flat: bool,
-    /// Set if messages that were only planned have rows, too, with [`Format::Parquet`].
+    /// Set if messages that were only planned have rows, too, with [`Format::Parquet`](super::Format::Parquet).
     pub planned_messages: bool,
-    /// Set if sends and receives are left out, with [`Format::FlightRecorder`].
+    /// Set if sends and receives are left out, with [`Format::FlightRecorder`](super::Format::FlightRecorder).
     pub collectives_only: bool,
-    /// Traces of torch's profiler that are laid beside ours in one archive, with [`Format::Perfetto`].
+    /// Traces of torch's profiler that are laid beside ours in one archive, with [`Format::Perfetto`](super::Format::Perfetto).
     pub manifest: Vec<PathBuf>,
-    /// Traces of torch's profiler whose kernels become nodes, with [`Format::Chakra`].
+    /// Traces of torch's profiler whose kernels become nodes, with [`Format::Chakra`](super::Format::Chakra).
     pub kineto: Vec<PathBuf>,
-    /// Form of the records, with [`Format::Inspector`].
+    /// Form of the records, with [`Format::Inspector`](super::Format::Inspector).
     pub inspector: InspectorVersion,
 }
 
@@ -147,21 +111,4 @@ pub(super) fn listed<T: Display>(things: impl ExactSizeIterator<Item = T>, most:
 /// Makes the notes that begin with a number, of those whose number is not 0.
 pub(super) fn counted<const N: usize>(notes: [(u64, &str); N]) -> impl Iterator<Item = String> {
     notes.into_iter().filter(|(count, _)| *count > 0).map(|(count, text)| format!("{count} {text}"))
-}
-
-impl Format {
-    /// Opens a view that writes to the new folder `path`, or to new files whose names begin so.
-    pub(super) fn open(self, path: &Path, options: &ViewOptions) -> Result<Box<dyn View>> {
-        let dir = || OutputDir::create(path);
-        Ok(match self {
-            Self::Jsonl => Box::new(JsonLines::new(dir()?)),
-            Self::Compat => Box::new(Compat::new(dir()?, options)),
-            Self::Megatrace => Box::new(Megatrace::new(dir()?)),
-            Self::Parquet => Box::new(Parquet::new(dir()?, options.planned_messages)?),
-            Self::Perfetto => Box::new(Perfetto::create(path, &options.manifest)?),
-            Self::Chakra => Box::new(Chakra::new(dir()?, &options.kineto)?),
-            Self::Inspector => Box::new(Inspector::new(dir()?, options.inspector)),
-            Self::FlightRecorder => Box::new(FlightRecorder::create(path, options.collectives_only)?),
-        })
-    }
 }
