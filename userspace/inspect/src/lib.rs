@@ -14,7 +14,7 @@ pub mod process;
 
 pub mod resolver;
 
-pub mod shortage;
+pub mod resource_exhaustion;
 
 pub mod layout_cache;
 

@@ -1,7 +1,7 @@
 //! Recordings on disk, rows out of them, and sinks that take rows. No kernel and no processes: a recording is
 //! read on any machine.
 
-pub mod shortage;
+pub mod resource_exhaustion;
 
 pub mod sinks;
 

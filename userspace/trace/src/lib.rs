@@ -6,7 +6,7 @@ pub mod kernel;
 pub mod health;
 
 // Owners of processes and communicators.
-pub mod who;
+pub mod identity;
 
 // Call stacks of NCCL's calls.
 mod call_stacks;

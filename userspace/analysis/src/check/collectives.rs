@@ -9,8 +9,8 @@ use super::{
     by_number::{ByNumber, Collective},
     call::Call,
     communicator_check::{Finding, FindingKind},
+    memory_limit::Room,
     ranges::Ranges,
-    room::Room,
 };
 
 use flow::{

@@ -14,9 +14,9 @@ use super::{
     collectives::{Collectives, Difference, name_ranks},
     first_difference::{self, FirstDifference},
     folder_rows::FolderRows,
+    memory_limit::Room,
     p2p::PointToPoint,
     parts::parts,
-    room::Room,
     row_source::{FolderFacts, Gather, ReadingProgress, read_rows},
     verdict::{self, Verdict},
 };

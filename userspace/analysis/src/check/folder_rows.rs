@@ -9,7 +9,7 @@ use super::{
     attribution::{Attribution, TimedMessage},
     call_marks::Marks,
     communicator_check::{CommunicatorRows, Finding, FindingKind, Place},
-    room::Room,
+    memory_limit::Room,
     row_source::FolderFacts,
 };
 use crate::export::CallNumbers;

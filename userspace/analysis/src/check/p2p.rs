@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     collectives::{MAX_LISTED, name_ranks},
     communicator_check::{Finding, FindingKind},
-    room::Room,
+    memory_limit::Room,
 };
 use flow::schema::OpRow;
 use nccl_library::nccl::Direction;

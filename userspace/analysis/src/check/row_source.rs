@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use flow::{schema::ClockReport, session::SessionReport};
 
-use super::{claims::Claims, parts::Part};
+use super::{ownership::Claims, parts::Part};
 use crate::export::Source;
 use recording::{format::Selection, rows::ReadPart, sinks::Sink};
 

@@ -11,7 +11,7 @@ use flow::{
 };
 
 use super::{
-    claims::Claims,
+    ownership::Claims,
     parts::parts,
     row_source::{FolderFacts, Gather, ReadingProgress, read_rows},
 };

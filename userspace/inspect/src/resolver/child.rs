@@ -10,9 +10,8 @@ use std::{
 use anyhow::Result;
 
 use super::{
-    first_event,
     frame::Channel,
-    looker, peeker,
+    memory_copier, opener, perf_event_holder,
     sandbox::{self, Role},
     service,
 };
@@ -54,8 +53,8 @@ fn serve(role: Role) -> Result<()> {
     let (socket, file) = unsafe { (UnixStream::from_raw_fd(0), File::from_raw_fd(1)) };
     let channel = Channel::new(socket)?;
     match role {
-        Role::Looker => looker::serve(&channel, file),
-        Role::Peeker => peeker::serve(&channel, &file),
-        Role::EventHolder => first_event::serve(&channel),
+        Role::Looker => opener::serve(&channel, file),
+        Role::Peeker => memory_copier::serve(&channel, &file),
+        Role::EventHolder => perf_event_holder::serve(&channel),
     }
 }

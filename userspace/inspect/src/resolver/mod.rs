@@ -22,29 +22,29 @@
 //! Programs that use this library without [`serve_if_asked`] in their `main`, as tests do, do all of it in
 //! their own process.
 
-mod at_once;
 mod child;
 mod error;
-mod first_event;
 mod frame;
 mod helper;
-mod looker;
+mod memory_copier;
+mod nonblocking_read;
+mod opener;
 mod page_map;
-mod peeker;
+mod parser;
 mod perf_event;
+mod perf_event_holder;
 mod protocol;
 mod questions;
-mod reader;
 mod sandbox;
 mod service;
 mod silent_processes;
-mod soundness;
+mod validate;
 
 pub use child::serve_if_asked;
 pub use error::ResolverError;
-pub(crate) use first_event::FirstEvent;
-pub use peeker::{filled, is_silent, peek};
+pub use memory_copier::{filled, is_silent, peek};
 pub(crate) use perf_event::{open_event, time_on_processors};
+pub(crate) use perf_event_holder::FirstEvent;
 pub use protocol::{ProcFile, Status, Symbol, What};
 pub use questions::{
     Unseen, check, interpreter, libraries, look, look_through, maps, nccl_processes, open_mapping,

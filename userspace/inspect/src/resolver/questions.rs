@@ -11,11 +11,11 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::de::DeserializeOwned;
 
 use super::{
-    at_once,
     error::ResolverError,
+    nonblocking_read,
     protocol::{ProcFile, RawPath, ReaderRequest, Request, Status, Symbol, What},
     service::{ask_about, ask_of, from_json},
-    soundness::is_sound,
+    validate::is_sound,
 };
 use crate::process::{
     Denied, Discovered, LibraryError, LibraryId, MappedFile, MappedLibrary, Process, ProcessError, Sighting,
@@ -201,7 +201,7 @@ pub fn check(
     places: &[(FileOffset, u32)],
 ) -> Result<(Status, Vec<Vec<u8>>), ResolverError> {
     if library.file_system.is_local
-        && let Ok(checked) = at_once::check(library, places)
+        && let Ok(checked) = nonblocking_read::check(library, places)
     {
         return Ok(checked);
     }

@@ -17,8 +17,8 @@ use super::{
     error::ResolverError,
     frame::{Frame, NoFrame},
     helper::Helper,
-    looker::{Looker, MAX_ANSWER},
-    peeker,
+    memory_copier,
+    opener::{Looker, MAX_ANSWER},
     protocol::{Failed, Limits, Request},
     sandbox::Role,
     silent_processes::SilentProcesses,
@@ -76,7 +76,7 @@ pub fn prepare() {
 /// Returns what was lost until now, with looking at files and with copying memory.
 pub fn lost() -> LostReaders {
     let mut lost = with_service(|service| service.lost);
-    lost += &peeker::lost();
+    lost += &memory_copier::lost();
     lost
 }
 

@@ -15,7 +15,7 @@ use clap::{
     builder::styling::{AnsiColor, Style},
 };
 
-use super::told_lines::ToldLines;
+use super::nonblocking_writer::ToldLines;
 use flow::text::{PlainWriter, plain};
 
 /// Whether standard output gets colours.

@@ -5,11 +5,11 @@
 //! records. A segment is only appended to, so it can be read while it is written. docs/RECORDING.md is the
 //! description for others who want to read it.
 
+mod carried_records;
 mod facts;
 mod open_block;
 mod reader;
 mod segments;
-mod what_lasts;
 mod writer;
 
 pub use facts::{Facts, WhoFacts};

@@ -2,11 +2,11 @@
 
 use super::{
     FOLDER,
+    carried_records::WhatLasts,
     facts::{Facts, WhoFacts},
     open_block::{OpenBlock, OpenWalks},
     preamble,
     segments::{self, Segment},
-    what_lasts::WhatLasts,
 };
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -29,7 +29,7 @@ use flow::{
 use serde::Serialize;
 
 use crate::{
-    shortage,
+    resource_exhaustion,
     sinks::{DiskBudget, OutputDir, Share, is_over_max_size},
 };
 
@@ -372,7 +372,7 @@ impl RecordingWriter {
         // A reader sees the old segment, or the new one in its place.
         let is_put = match segment.as_deref().map(put) {
             Ok(Ok(())) => true,
-            Ok(Err(error)) if !shortage::is_of_disk(&error) => return Err(error),
+            Ok(Err(error)) if !resource_exhaustion::is_of_disk(&error) => return Err(error),
             // There is no room for both, or the segment cannot be read and is of no use.
             Ok(Err(_)) | Err(_) => {
                 self.remove_segment(oldest.number)?;

@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{made::Made, output_dir::OutputDir};
+use super::{created_files::Made, output_dir::OutputDir};
 use state::{MAIN, Part, State, some_room};
 
 pub(super) use state::Need;

@@ -4,13 +4,13 @@
 
 mod budget;
 mod compress;
+mod created_files;
 mod flow_rank;
 mod json_lines;
 mod layout;
 mod lazy_lines;
 mod line_files;
 mod live_statistics;
-mod made;
 mod new_file;
 mod output_dir;
 mod output_file;

@@ -20,7 +20,7 @@ use rustix::{
 
 use super::{
     budget::{Account, DiskBudget, ENTRY, Share},
-    made::FileId,
+    created_files::FileId,
     output_file::{OutputFile, Source},
 };
 

@@ -35,9 +35,9 @@ use flow::{
 use rustix::time::ClockId;
 
 use super::{
-    held_process::{HeldProcess, held_limits},
     libraries::Libraries,
     options::{Notice, RecordOptions},
+    pidfd::{HeldProcess, held_limits},
     recorder::Recording,
     report::target_report,
 };

@@ -9,7 +9,7 @@ use inspect::{
     clock::now_ns,
     process::{Filter, LibraryId, MappedLibrary, can_end_processes, no_return_probes},
     resolver::{self, ResolverError},
-    shortage,
+    resource_exhaustion,
     unresponsive::Backoff,
 };
 use std::{
@@ -29,9 +29,9 @@ use rustix::time::ClockId;
 
 use super::{
     file_watch::{ChangedFiles, FileWatch, ticks_now, ticks_of},
-    meaning::Meaning,
     options::{Notice, RecordOptions},
     own_limits::descriptors,
+    probe_fingerprint::Meaning,
     reaper::Reaper,
     recorder::Recording,
     setup::{Change, LibraryInUse, Wanted},
@@ -141,7 +141,7 @@ impl<'a> Libraries<'a> {
                 let why = library.and_then(|library| library.traced.as_ref().err()).cloned();
                 (why, library.is_some_and(|library| library.was_short))
             }
-            Err(error) => (Some(format!("{error:#}")), shortage::caused(error)),
+            Err(error) => (Some(format!("{error:#}")), resource_exhaustion::caused(error)),
         };
         match why {
             None => {
@@ -210,7 +210,7 @@ impl<'a> Libraries<'a> {
             Err(anyhow!("it is not of a version that was asked for"))
         };
         recording.is_outdated = true;
-        let was_short = traced.as_ref().is_err_and(shortage::caused);
+        let was_short = traced.as_ref().is_err_and(resource_exhaustion::caused);
         let (index, traced) = match traced {
             Ok((index, traced)) => (index, Ok(traced)),
             Err(error) => {

@@ -22,9 +22,9 @@ mod windows;
 // Processes and libraries that come and go, with `--all`.
 mod find_and_load;
 mod follow;
-mod held_process;
 mod libraries;
-mod meaning;
+mod pidfd;
+mod probe_fingerprint;
 mod reaper;
 
 // From the drain to the threads that take records.

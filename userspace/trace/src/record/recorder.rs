@@ -20,11 +20,11 @@ use super::{
     windows::Windows,
 };
 use crate::{
+    identity::Who,
     kernel::{
         loader::{Attachment, Gate, tells_returns_apart},
         stream::Mailbox,
     },
-    who::Who,
 };
 use inspect::{
     clock::now_ns, gpu::GpuSamples, identity::WhoOptions, layout_cache::LayoutCache,

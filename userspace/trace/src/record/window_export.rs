@@ -19,7 +19,7 @@ use super::{
     report::{complete_files, end_recording, write_results},
     threads::Taken,
 };
-use crate::who::Registry;
+use crate::identity::Registry;
 use recording::sinks::{OutputDir, host_in_names, is_over_max_size, process_name};
 
 /// A window to which no more records come.

@@ -48,7 +48,7 @@ use crate::kernel::{
 use inspect::{
     clock::now_ns,
     process::{Tenant, in_first_pid_namespace},
-    shortage,
+    resource_exhaustion,
 };
 use recording::sinks::{OutputDir, is_over_max_size, window_name};
 
@@ -306,7 +306,7 @@ impl<'a> Windows<'a> {
     /// Puts off a window for which there is no room, or no descriptor. It is tried again, and counted as
     /// late. Any other error ends the recording.
     fn put_off(&mut self, why: anyhow::Error, recording: &mut Recording<'_>) -> Result<()> {
-        if !shortage::caused(&why) {
+        if !resource_exhaustion::caused(&why) {
             return Err(why);
         }
         let is_first = !mem::replace(&mut self.is_late, true);

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use crate::sinks::made::Made;
+use crate::sinks::created_files::Made;
 
 /// Free room at which ops are written; at most a 16th of the limit. Avoids halves of ops, and ops now and
 /// then.

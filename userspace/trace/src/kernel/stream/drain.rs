@@ -15,7 +15,8 @@ use std::{
 use ncclflow_common::{RecordHeader, STACK_PIECE};
 
 use super::{
-    mailbox::Mailbox, outlet::Outlet, probe_counts::ProbeCounts, queue::Room, source::Source, waker::wait_for,
+    consumer_queue::Outlet, mailbox::Mailbox, probe_counts::ProbeCounts, queue::Room, source::Source,
+    waker::wait_for,
 };
 use inspect::failpoint;
 

@@ -17,10 +17,10 @@
 //! A mark in the stream replaces records that were dropped. What walks send only once for a communicator is
 //! then sent again. At the end, when nothing more can come, the drain does wait for its takers.
 
+mod consumer_queue;
 mod drain;
 mod mailbox;
 mod order;
-mod outlet;
 mod perf;
 mod probe_counts;
 mod queue;
@@ -32,9 +32,9 @@ mod waker;
 #[cfg(test)]
 mod tests;
 
+pub use consumer_queue::Outlet;
 pub use drain::{Drain, DrainMessage, MAX_PAUSE};
 pub use mailbox::{MailSender, Mailbox};
-pub use outlet::Outlet;
 pub use perf::PerfBuffers;
 pub use probe_counts::ProbeCounts;
 pub use queue::{Popped, Queue, Room};

@@ -6,7 +6,7 @@ use flow::session::{Budget, WhoseBudget};
 use inspect::process::Process;
 
 use super::{
-    super::{held_process::HeldProcess, recorder::Recording},
+    super::{pidfd::HeldProcess, recorder::Recording},
     Follower,
 };
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use recording::shortage::{is_of_disk, is_of_host};
+use recording::resource_exhaustion::{is_of_disk, is_of_host};
 
 use crate::resolver::ResolverError;
 

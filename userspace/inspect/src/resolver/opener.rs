@@ -17,10 +17,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    at_once,
     frame::{Channel, Frame, MAX_FDS, NoFrame},
+    nonblocking_read, parser,
     protocol::{Failed, Limits, ProcFile, RawPath, ReaderRequest, Request},
-    reader, sandbox,
+    sandbox,
 };
 use crate::process::{
     LibraryId, MappedLibrary, Process, Sighting, discover,
@@ -133,7 +133,7 @@ impl Looker {
             }
             Request::Check { places } => {
                 let read = |file: &File, into: &mut [u8], at| file.read_exact_at(into, at);
-                value(at_once::look_at(held()?.as_fd(), &places, read)?)
+                value(nonblocking_read::look_at(held()?.as_fd(), &places, read)?)
             }
             Request::Read { pid, file } => {
                 frame.bytes = read_proc(pid, file)?;
@@ -207,7 +207,7 @@ impl ReaderLink {
     /// Asks the reader. Returns its answer or, if it ended, how it did.
     fn ask(&mut self, request: &ReaderRequest, file: OwnedFd) -> Result<Vec<u8>, String> {
         if !self.has_children {
-            return Ok(reader::answer(request.clone(), file));
+            return Ok(parser::answer(request.clone(), file));
         }
         if self.reader.is_none() {
             self.start(&DebugFiles::default()).map_err(|error| error.to_string())?;
@@ -249,7 +249,7 @@ impl ReaderLink {
                     UnixStream::from_raw_fd(0)
                 };
                 let channel = Channel::new(socket).map_err(anyhow::Error::from);
-                let status = channel.and_then(|channel| reader::serve(&channel, debug_files));
+                let status = channel.and_then(|channel| parser::serve(&channel, debug_files));
                 // SAFETY: ends the process.
                 unsafe { libc::_exit(i32::from(status.is_err())) }
             }

@@ -7,7 +7,7 @@ use flow::recording::{
 };
 
 use super::{PREAMBLE, preamble, reader, segments};
-use crate::{shortage, sinks::OutputDir};
+use crate::{resource_exhaustion, sinks::OutputDir};
 
 /// Lasting blocks of segments, as they stand there.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +36,7 @@ impl WhatLasts {
     /// If there is no descriptor to read the segment by. Then nothing was added.
     pub(super) fn add(&mut self, folder: &OutputDir, number: u32, limit: usize) -> io::Result<()> {
         let file = match folder.open_file(&segments::name(number)) {
-            Err(error) if shortage::is_of_host(&error) => return Err(error),
+            Err(error) if resource_exhaustion::is_of_host(&error) => return Err(error),
             file => file.ok(),
         };
         let before =
