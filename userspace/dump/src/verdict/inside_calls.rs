@@ -4,9 +4,17 @@
 use std::collections::BTreeMap;
 
 use super::{BE, Case, Kind, MAX_SENTENCES, Verdict, subject};
-use crate::{ProcessReport, RankReport};
+use crate::{ProcessReport, RankReport, Work};
 
 pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
+    // NCCL does not count sends and receives over NVLink: threads that launch them are now inside a call, now not. Where
+    // no other communicator explains the data that move, it is theirs.
+    let moves = |(number, rank): (&u32, &&RankReport)| {
+        rank.work() == Some(Work::Moves) && !case.is_explained(*number)
+    };
+    if case.ranks.iter().any(moves) {
+        return None;
+    }
     let mut inside: BTreeMap<u32, String> = BTreeMap::new();
     let mut is_sure = case.n_missing() == 0;
     for (number, rank) in &case.ranks {
@@ -66,4 +74,40 @@ pub(super) fn waits_in_call(case: &Case<'_>, rank: &RankReport) -> Option<String
 fn asks_only(call: &str) -> bool {
     call.starts_with("ncclGet")
         || matches!(call, "ncclCommGetAsyncError" | "ncclCommCount" | "ncclCommUserRank")
+}
+
+#[cfg(test)]
+mod tests {
+    use inspect::threads::Thread;
+
+    use crate::{
+        ProcessReport, Work,
+        verdict::{
+            Kind, State, judge,
+            tests::made::{check, over_nvlink},
+        },
+    };
+
+    #[test]
+    fn a_thread_inside_a_call_waits_there_unless_it_comes_and_goes_or_data_move() {
+        let judged = |work, passes| {
+            let ranks: Vec<_> = (0..4).map(|number| over_nvlink(number, 3, Some(work))).collect();
+            let processes = ranks.iter().map(|rank| {
+                let call = (rank.rank == 0).then(|| "ncclGroupEnd".to_owned());
+                let thread = Thread { tid: rank.pid, nccl_api: call, passes, ..Thread::default() };
+                ProcessReport {
+                    pid: rank.pid,
+                    communicators: 1,
+                    threads: vec![thread],
+                    ..ProcessReport::default()
+                }
+            });
+            judge(&ranks, &processes.collect::<Vec<_>>())
+        };
+        let verdict = judged(Work::Waits, false);
+        check(&verdict, State::Stuck, &[1, 2, 3], &[0], "in no call of NCCL");
+        assert_eq!(verdict.kind, Some(Kind::Connecting));
+        check(&judged(Work::Moves, false), State::Healthy, &[], &[], "moved data over NVLink");
+        check(&judged(Work::Idle, true), State::Healthy, &[], &[], "no GPU runs a kernel");
+    }
 }

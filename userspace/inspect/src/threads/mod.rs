@@ -140,12 +140,15 @@ impl Looker<'_> {
         }
         // Of several samples, the first one inside NCCL.
         let (mut chosen, mut is_inside) = (Vec::new(), false);
-        if !is_wanted && !stacks.iter().any(|stack| self.may_be_inside(stack)) {
+        let may_be_inside: Vec<bool> = stacks.iter().map(|stack| self.may_be_inside(stack)).collect();
+        if !is_wanted && !may_be_inside.contains(&true) {
             return None;
         }
-        for stack in stacks {
-            let (mut frames, is_whole) = unwind::unwind(self.memory, &mut self.modules, &stack, MAX_GUESSES);
-            if stack.copy.is_empty() && !self.is_still_at(task.tid, &stack) {
+        for (stack, may_be_inside) in stacks.iter().zip(may_be_inside) {
+            // The copy begins at the innermost frame, and reaches past all of NCCL's.
+            report.passes |= !may_be_inside && !stack.copy.is_empty();
+            let (mut frames, is_whole) = unwind::unwind(self.memory, &mut self.modules, stack, MAX_GUESSES);
+            if stack.copy.is_empty() && !self.is_still_at(task.tid, stack) {
                 // The thread ran while its stack was read.
                 for frame in &mut frames {
                     frame.inferred = true;
