@@ -192,8 +192,8 @@ impl LiveProcesses {
     }
 }
 
-/// Computes the hashes of a process, of which these are the folder in `/proc` (of a thread that has not ended), and the
-/// status of its first thread.
+/// Computes the hashes of a process, of which these are the folder in `/proc` (of a thread that has not
+/// ended), and the status of its first thread.
 pub(super) fn hashes_of(folder: &Path, status: &str) -> Option<[u64; 2]> {
     let numbers: Vec<&str> = status_field(status, "NSpid")?.split_whitespace().collect();
     // A process with one number is in the namespace of this program; its link need not be readable.

@@ -31,11 +31,14 @@ pub enum InspectorVersion {
 pub struct ViewOptions {
     /// Set if all files go into one folder.
     pub flat: bool,
-    /// Set if messages that were only planned have rows, too, with [`Format::Parquet`](super::Format::Parquet).
+    /// Set if messages that were only planned have rows, too, with
+    /// [`Format::Parquet`](super::Format::Parquet).
     pub planned_messages: bool,
-    /// Set if sends and receives are left out, with [`Format::FlightRecorder`](super::Format::FlightRecorder).
+    /// Set if sends and receives are left out, with
+    /// [`Format::FlightRecorder`](super::Format::FlightRecorder).
     pub collectives_only: bool,
-    /// Traces of torch's profiler that are laid beside ours in one archive, with [`Format::Perfetto`](super::Format::Perfetto).
+    /// Traces of torch's profiler that are laid beside ours in one archive, with
+    /// [`Format::Perfetto`](super::Format::Perfetto).
     pub manifest: Vec<PathBuf>,
     /// Traces of torch's profiler whose kernels become nodes, with [`Format::Chakra`](super::Format::Chakra).
     pub kineto: Vec<PathBuf>,

@@ -7,8 +7,8 @@ use super::{BE, Case, Kind, MAX_SENTENCES, Verdict, subject};
 use crate::{ProcessReport, RankReport, Work};
 
 pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
-    // NCCL does not count sends and receives over NVLink: threads that launch them are now inside a call, now not. Where
-    // no other communicator explains the data that move, it is theirs.
+    // NCCL does not count sends and receives over NVLink: threads that launch them are now inside a call, now
+    // not. Where no other communicator explains the data that move, it is theirs.
     let moves = |(number, rank): (&u32, &&RankReport)| {
         rank.work() == Some(Work::Moves) && !case.is_explained(*number)
     };

@@ -1,8 +1,8 @@
 //! Judges a communicator from the reports of its ranks. Pure: no process, no clock.
 //!
 //! A verdict comes from a list of [`RULES`]. Each rule is a file of this folder: it looks at one [`Case`] and
-//! answers, or leaves the case to the next rule. A new verdict is a new file and a line in the list; for a new
-//! kind, also a variant of [`Kind`], which is in this file, too.
+//! answers, or leaves the case to the next rule. A new verdict is a new file and a line in the list; for a
+//! new kind, also a variant of [`Kind`], which is in this file, too.
 //!
 //! torch's notes are weighed afterwards ([`noted`]): they decide where NCCL's memory cannot, and else stand
 //! beside it.
@@ -126,8 +126,8 @@ impl Kind {
         })
     }
 
-    /// Says what to do, or where to look next. `pids` are those of the culprits, as `-p` takes them; empty where they
-    /// are not known.
+    /// Says what to do, or where to look next. `pids` are those of the culprits, as `-p` takes them; empty
+    /// where they are not known.
     pub(super) fn next_step(self, pids: &str) -> String {
         let of = |text: &str| if pids.is_empty() { String::new() } else { format!("{text}{pids}") };
         match self {

@@ -35,12 +35,12 @@ pub fn serve_if_asked() -> Option<ExitCode> {
 }
 
 impl Role {
-    const ALL: [Self; 3] = [Self::Looker, Self::Peeker, Self::EventHolder];
+    const ALL: [Self; 3] = [Self::Opener, Self::MemoryCopier, Self::EventHolder];
 
     pub(super) fn argument(self) -> &'static str {
         match self {
-            Self::Looker => "look",
-            Self::Peeker => "peek",
+            Self::Opener => "look",
+            Self::MemoryCopier => "peek",
             Self::EventHolder => "hold",
         }
     }
@@ -53,8 +53,8 @@ fn serve(role: Role) -> Result<()> {
     let (socket, file) = unsafe { (UnixStream::from_raw_fd(0), File::from_raw_fd(1)) };
     let channel = Channel::new(socket)?;
     match role {
-        Role::Looker => opener::serve(&channel, file),
-        Role::Peeker => memory_copier::serve(&channel, &file),
+        Role::Opener => opener::serve(&channel, file),
+        Role::MemoryCopier => memory_copier::serve(&channel, &file),
         Role::EventHolder => perf_event_holder::serve(&channel),
     }
 }

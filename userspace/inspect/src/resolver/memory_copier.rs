@@ -93,7 +93,7 @@ fn ask<T>(
     pagemap: Option<BorrowedFd<'_>>,
     take: impl FnOnce(&Helper, usize) -> io::Result<T>,
 ) -> io::Result<T> {
-    let start = || Helper::start(Role::Peeker, memory()?);
+    let start = || Helper::start(Role::MemoryCopier, memory()?);
     if is_silent(pid) || left_behind() >= MAX_LEFT {
         return Err(ResolverError::GivenUp.into());
     }

@@ -5,7 +5,7 @@
 //! take memory and time, or to use a fault in a parser. So such files are asked for by children of this
 //! program, and this program reads their answers, bounded, from a socket:
 //!
-//! - the *looker* reads `/proc/PID`, takes hold of mapped files and opens them. It has no descriptor but its
+//! - the *opener* reads `/proc/PID`, takes hold of mapped files and opens them. It has no descriptor but its
 //!   socket, no BPF, cannot write, and keeps the capabilities that reading takes;
 //! - the *reader*, its child, gets open files and parses them. It has no capability, no network, no path, and
 //!   limits on memory, processor time and wall time. A new one comes after each library.
@@ -13,11 +13,12 @@
 //! A child that does not answer in time is left behind, counted, and never waited for; the file that it was
 //! at is not asked for again. What this program itself holds of a file is a descriptor that cannot be read
 //! from (`O_PATH`): not even closing it asks the file system. Only of files on local disks and in memory this
-//! program asks itself whether they have changed, in a way that does not wait (`at_once`): that happens
-//! several times a second.
+//! program asks itself whether they have changed, in a way that does not wait (`nonblocking_read`): that
+//! happens several times a second.
 //!
-//! Two more children can be lost in the same way: the *peeker*, which copies memory of processes, and the
-//! *event holder*, which waits for the kernel where opening a performance event does (`first_event`).
+//! Two more children can be lost in the same way: the *memory copier*, which copies memory of processes, and
+//! the
+//! *event holder*, which waits for the kernel where opening a performance event does (`perf_event_holder`).
 //!
 //! Programs that use this library without [`serve_if_asked`] in their `main`, as tests do, do all of it in
 //! their own process.

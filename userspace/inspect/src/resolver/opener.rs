@@ -1,4 +1,4 @@
-//! The looker: asks file systems and `/proc`, and has what it opens read by the reader.
+//! The opener: asks file systems and `/proc`, and has what it opens read by the reader.
 
 use std::{
     fs::File,
@@ -32,39 +32,39 @@ use crate::process::{
 const MAX_REQUEST: usize = 1 << 20;
 /// Most bytes of one answer of the reader. A resolution has some hundred kilobytes.
 pub(super) const MAX_ANSWER: usize = 128 << 20;
-/// Time after which a looker that its parent has forgotten ends. The parent gives it up before.
+/// Time after which a opener that its parent has forgotten ends. The parent gives it up before.
 const WALL: Duration = Duration::from_secs(90);
 /// Most bytes of `version.py`; torch's has 300.
 const MAX_VERSION_FILE: u64 = 64 << 10;
 
-/// Serves until the other end is closed. The looker writes into `note` which file it is at.
+/// Serves until the other end is closed. The opener writes into `note` which file it is at.
 pub(super) fn serve(channel: &Channel, note: File) -> anyhow::Result<()> {
-    let mut looker = Looker::new(true, Some(note));
+    let mut opener = Opener::new(true, Some(note));
     // The reader comes up while nobody waits.
-    looker.reader.start(&DebugFiles::default())?;
+    opener.reader.start(&DebugFiles::default())?;
     while let Some(frame) = channel.request(MAX_REQUEST)? {
         sandbox::alarm(WALL);
         let (limits, request) = serde_json::from_slice(&frame.json)?;
-        let answer = looker.answer(limits, request, frame.fds);
+        let answer = opener.answer(limits, request, frame.fds);
         let fds: Vec<_> = answer.fds.iter().map(OwnedFd::as_fd).collect();
         channel.send(&answer.json, &answer.bytes, &fds)?;
         drop(answer);
         sandbox::alarm(Duration::ZERO);
-        if looker.reader.reader.is_none() {
-            let _ = looker.reader.start(&DebugFiles::default());
+        if opener.reader.reader.is_none() {
+            let _ = opener.reader.start(&DebugFiles::default());
         }
     }
     Ok(())
 }
 
-/// State of the looker. Without children, it lives in the process that asks.
+/// State of the opener. Without children, it lives in the process that asks.
 #[derive(Debug)]
-pub(super) struct Looker {
+pub(super) struct Opener {
     identifier: Identifier,
     reader: ReaderLink,
 }
 
-impl Looker {
+impl Opener {
     pub(super) fn in_process() -> Self {
         Self::new(false, None)
     }

@@ -73,7 +73,7 @@ pub(super) struct Limits {
     pub(super) silent: SilentFiles,
 }
 
-/// A question to the looker. A library comes as a descriptor that holds it.
+/// A question to the opener. A library comes as a descriptor that holds it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Request {
     /// Finds out which of the process's files are NCCL. The answer has a

@@ -1,4 +1,4 @@
-//! Questions to the looker, and the meaning of its answers.
+//! Questions to the opener, and the meaning of its answers.
 
 use std::{fs::File, io, os::fd::OwnedFd, path::Path, time::Duration};
 
@@ -49,7 +49,7 @@ pub enum Unseen {
     Unanswered(ResolverError),
 }
 
-/// Result of a look in the looker.
+/// Result of a look in the opener.
 type Seen = Result<Option<Sighting<(), MappedFile>>, Denied>;
 
 /// Looks for NCCL in a process, see [`Sighting`]. Gives `None` if the process has none, or exited meanwhile.
@@ -194,7 +194,7 @@ fn from_reader<T: DeserializeOwned>(
     from_json::<Result<T, String>>(&frame.bytes)?.map_err(|why| ResolverError::refused(&why))
 }
 
-/// Returns the state of a library's file now, and its bytes at these places. The looker is asked, unless the
+/// Returns the state of a library's file now, and its bytes at these places. The opener is asked, unless the
 /// file answers at once.
 pub fn check(
     library: &MappedLibrary,

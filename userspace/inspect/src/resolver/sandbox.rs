@@ -23,8 +23,8 @@ use seccompiler::{
 
 use super::page_map::PAGEMAP_SCAN;
 
-/// Bytes of address space of the looker, and of the child that copies memory.
-const LOOKER_SPACE: u64 = 1 << 30;
+/// Bytes of address space of the opener, and of the child that copies memory.
+const OPENER_SPACE: u64 = 1 << 30;
 /// Bytes of address space of the reader. The largest official libraries make it need a tenth of that.
 const READER_SPACE: u64 = 1 << 30;
 /// Seconds of processor time of one reader.
@@ -36,9 +36,9 @@ const DESCRIPTORS: u64 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Reads `/proc/PID` and opens files.
-    Looker,
+    Opener,
     /// Copies memory of processes.
-    Peeker,
+    MemoryCopier,
     /// Holds a performance event that follows itself.
     EventHolder,
 }
@@ -55,11 +55,11 @@ pub(super) fn enter(role: Role) -> Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).context("PR_SET_DUMPABLE")?;
     limit(Resource::Core, 0)?;
     limit(Resource::Nofile, DESCRIPTORS)?;
-    limit(Resource::As, LOOKER_SPACE)?;
-    // The note of the file that the looker is at has some bytes.
-    limit(Resource::Fsize, if role == Role::Looker { 4096 } else { 0 })?;
+    limit(Resource::As, OPENER_SPACE)?;
+    // The note of the file that the opener is at has some bytes.
+    limit(Resource::Fsize, if role == Role::Opener { 4096 } else { 0 })?;
     keep_capabilities(match role {
-        Role::Looker => {
+        Role::Opener => {
             let reading = CapabilitySet::SYS_PTRACE
                 | CapabilitySet::DAC_READ_SEARCH
                 | CapabilitySet::CHECKPOINT_RESTORE;
@@ -71,13 +71,15 @@ pub(super) fn enter(role: Role) -> Result<()> {
                 reading | CapabilitySet::SYS_ADMIN
             }
         }
-        Role::Peeker => CapabilitySet::SYS_PTRACE,
+        Role::MemoryCopier => CapabilitySet::SYS_PTRACE,
         // These are needed where `kernel.perf_event_paranoid` is above 2, as on Debian and Ubuntu.
         Role::EventHolder => CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN,
     })?;
     match role {
-        Role::Looker => restrict_calls(&[COMMON, READING, LOOKING, LIMITING].concat(), opening()?),
-        Role::Peeker => restrict_calls(&[COMMON, &[libc::SYS_process_vm_readv]].concat(), listing_pages()?),
+        Role::Opener => restrict_calls(&[COMMON, READING, LOOKING, LIMITING].concat(), opening()?),
+        Role::MemoryCopier => {
+            restrict_calls(&[COMMON, &[libc::SYS_process_vm_readv]].concat(), listing_pages()?)
+        }
         Role::EventHolder => {
             restrict_calls(&[COMMON, &[libc::SYS_perf_event_open]].concat(), Conditional::new())
         }
@@ -252,7 +254,7 @@ const LOOKING: &[i64] = &[
     libc::SYS_fork,
 ];
 
-/// System calls with which the looker's child, the reader, restricts itself.
+/// System calls with which the opener's child, the reader, restricts itself.
 const LIMITING: &[i64] = &[
     libc::SYS_prctl,
     libc::SYS_seccomp,

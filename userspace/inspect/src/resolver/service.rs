@@ -1,4 +1,4 @@
-//! Asks the looker, and remembers what must not be asked again. The questions are in `questions`.
+//! Asks the opener, and remembers what must not be asked again. The questions are in `questions`.
 
 use flow::session::LostReaders;
 use std::{
@@ -18,7 +18,7 @@ use super::{
     frame::{Frame, NoFrame},
     helper::Helper,
     memory_copier,
-    opener::{Looker, MAX_ANSWER},
+    opener::{MAX_ANSWER, Opener},
     protocol::{Failed, Limits, Request},
     sandbox::Role,
     silent_processes::SilentProcesses,
@@ -40,8 +40,8 @@ pub(super) fn count(lost: &mut LostReaders, error: &ResolverError) {
 #[derive(Debug, Default)]
 struct Service {
     helper: Option<Helper>,
-    /// The looker, where there are no children.
-    in_process: Option<Looker>,
+    /// The opener, where there are no children.
+    in_process: Option<Opener>,
     silent_files: SilentFiles,
     /// Processes whose `/proc` does not answer.
     silent: SilentProcesses,
@@ -87,12 +87,12 @@ fn with_service<T>(act: impl FnOnce(&mut Service) -> T) -> T {
 impl Service {
     fn start(&mut self) -> io::Result<&Helper> {
         if self.helper.is_none() {
-            self.helper = Some(Helper::start(Role::Looker, Helper::own_file()?)?);
+            self.helper = Some(Helper::start(Role::Opener, Helper::own_file()?)?);
         }
         self.helper.as_ref().ok_or_else(|| io::Error::other("there is none"))
     }
 
-    /// Asks the looker. `about` is the process that is asked about, where `/proc` itself may not answer.
+    /// Asks the opener. `about` is the process that is asked about, where `/proc` itself may not answer.
     fn ask<T: DeserializeOwned>(
         &mut self,
         request: (Limits, Request),
@@ -102,9 +102,9 @@ impl Service {
     ) -> Answer<T> {
         if !has_children() {
             let fds = fds.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>();
-            let looker = self.in_process.get_or_insert_with(Looker::in_process);
+            let opener = self.in_process.get_or_insert_with(Opener::in_process);
             let fds = fds.map_err(|error| ResolverError::Unavailable(error.to_string()))?;
-            return understand(looker.answer(request.0, request.1, fds));
+            return understand(opener.answer(request.0, request.1, fds));
         }
         let json = serde_json::to_vec(&request).map_err(|error| ResolverError::Refused(error.into()))?;
         let mut again = true;

@@ -58,8 +58,8 @@ pub struct Thread {
     pub nccl_function: Option<String>,
     /// The call of NCCL's API that led there: the outermost frame of one.
     pub nccl_api: Option<String>,
-    /// The thread was outside NCCL in other samples of the same moment: it comes and goes, as one that launches in a
-    /// loop, and does not wait inside.
+    /// The thread was outside NCCL in other samples of the same moment: it comes and goes, as one that
+    /// launches in a loop, and does not wait inside.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub passes: bool,
     /// Call stack, innermost frame first.

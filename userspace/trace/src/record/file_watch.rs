@@ -3,8 +3,8 @@
 //! inotify tells of writes at once, but not of writes through a mapping or below an overlay. So the files'
 //! identity and the probed instructions are compared as well, each [`INTERVAL`].
 //!
-//! Files on disks of the host and in memory are looked at without a child (`resolver::nonblocking_read`), so an idle
-//! tracer is woken five times a second.
+//! Files on disks of the host and in memory are looked at without a child (`resolver::nonblocking_read`), so
+//! an idle tracer is woken five times a second.
 
 use std::{
     collections::HashMap,
