@@ -131,8 +131,13 @@ fn a_rank_that_has_left_is_named_with_its_process() {
 }
 
 #[test]
-fn a_process_that_cannot_run_or_has_lost_its_first_thread_is_named_with_what_holds_it() {
-    check(0, &["frozen", "frozen-sockets", "starved", "starved-sockets"]);
+fn a_process_that_its_cgroup_holds_is_named_with_what_holds_it() {
+    check(0, &["frozen", "frozen-sockets"]);
+    check(2, &["starved", "starved-sockets"]);
+}
+
+#[test]
+fn a_first_thread_that_sleeps_for_ever_or_has_ended_and_an_open_group_are_named() {
     check(3, &["uninterruptible", "uninterruptible-sockets"]);
     check(2, &["open-group", "open-group-sockets"]);
     check(1, &["first-thread-ended", "first-thread-ended-sockets"]);
