@@ -14,7 +14,7 @@ use super::{RankReport, ras_peers::Peers};
 use flow::schema::comm_hash_of_name;
 use inspect::{
     memory::Memory,
-    process::{Process, in_first_pid_namespace, pids, read_text, status_field},
+    process::{Process, has_ended, in_first_pid_namespace, pids, read_text, status_field},
 };
 use nccl_library::{
     elf::RuntimeAddr,
@@ -167,7 +167,7 @@ impl LiveProcesses {
         for pid in pids {
             let mut folder = Path::new("/proc").join(pid.to_string());
             let Ok(status) = read_text(folder.join("status")) else { continue };
-            if status_field(&status, "State").is_some_and(|state| state.starts_with(['Z', 'X'])) {
+            if has_ended(&status) {
                 let process = Process::open(pid).ok();
                 let Some(process) = process.filter(Process::has_lost_its_first_thread) else { continue };
                 folder = process.proc_path();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::process::thread_ids;
-use inspect::process::{Process, printable, read_text, status_field};
+use inspect::process::{Process, printable, read_text, stat_field, status_field};
 
 /// Maximum number of threads that are looked at.
 const MAX_THREADS: usize = 512;
@@ -120,11 +120,11 @@ impl Sample {
                 && let Some(times) = times()
             {
                 cpu.extend(is_program.then_some((tid, times)));
-                let is_ready = of_task(tid, "stat").is_ok_and(|stat| state_of(&stat) == Some('R'));
+                let is_ready = of_task(tid, "stat").is_ok_and(|stat| state_of(&stat) == Some("R"));
                 ready.extend(is_ready.then_some((tid, times[0])));
             }
         }
-        let is_asleep = of_task(first, "stat").is_ok_and(|stat| state_of(&stat) == Some('D'));
+        let is_asleep = of_task(first, "stat").is_ok_and(|stat| state_of(&stat) == Some("D"));
         let wchan = || of_task(first, "wchan").ok().filter(|name| !name.is_empty() && name != "0");
         let uninterruptible_in =
             is_asleep.then(|| printable(&wchan().unwrap_or_else(|| "an unknown function".to_owned())));
@@ -147,9 +147,9 @@ impl Sample {
     }
 }
 
-/// Returns the state of a thread in its `stat`. The name before it can hold anything.
-fn state_of(stat: &str) -> Option<char> {
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
+/// Returns the state of a thread in its `stat`.
+fn state_of(stat: &str) -> Option<&str> {
+    stat_field(stat, 3)
 }
 
 /// Returns the activity of a process over some samples; `None` if there are fewer than two.
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(asleep_in([nfs, nfs]).as_deref(), nfs);
         assert_eq!(asleep_in([nfs, Some("folio_wait_bit")]), None);
         assert_eq!(asleep_in([None, nfs]), None);
-        assert_eq!(state_of("7 (a) R b) D 1 7"), Some('D'));
+        assert_eq!(state_of("7 (a) R b) D 1 7"), Some("D"));
     }
 
     #[test]

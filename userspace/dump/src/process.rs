@@ -4,7 +4,9 @@ use inspect::{
     gpu::bus_id,
     host::host_name,
     memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanReport},
-    process::{LibraryId, MappedLibrary, Process, Users, age_seconds, printable, read_text, status_field},
+    process::{
+        LibraryId, MappedLibrary, Process, Users, age_seconds, has_ended, printable, read_text, status_field,
+    },
     resolver::{self, What},
     threads::{self, Names, Sampler},
 };
@@ -429,8 +431,7 @@ fn live_threads(process: &Process) -> Vec<String> {
     const MAX_THREADS: usize = 256;
     let name = |tid: u32| {
         let status = read_text(process.proc_path().join(format!("task/{tid}/status"))).ok()?;
-        let has_ended = status_field(&status, "State")?.starts_with(['Z', 'X']);
-        status_field(&status, "Name").filter(|_| !has_ended).map(printable)
+        status_field(&status, "Name").filter(|_| !has_ended(&status)).map(printable)
     };
     thread_ids(process).take(MAX_THREADS).filter_map(name).collect()
 }

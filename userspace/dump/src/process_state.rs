@@ -4,7 +4,7 @@ use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
 
-use inspect::process::{Process, read_text, status_field};
+use inspect::process::{Process, read_text, stat_field, status_field};
 
 /// Flag of a task that is exiting (`PF_EXITING`, include/linux/sched.h).
 const EXITING: u64 = 0x4;
@@ -74,11 +74,9 @@ impl ProcessState {
     }
 }
 
-/// Tells whether the flags of a task in /proc/PID/stat say that it is exiting. The name before them can hold
-/// anything.
+/// Tells whether the flags of a task in /proc/PID/stat say that it is exiting.
 fn is_exiting(stat: &str) -> bool {
-    let flags =
-        stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+    let flags = stat_field(stat, 9).and_then(|flags| flags.parse::<u64>().ok());
     flags.is_some_and(|flags| flags & EXITING != 0)
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::{Kind, State, named, torch_set_up};
-use crate::{CommunicatorReport, ProcessId, ProcessReport, RankReport};
+use crate::{AbsentRank, CommunicatorReport, ProcessId, ProcessReport, RankReport};
 use flow::text::joined;
 
 /// Verdict on a job.
@@ -37,9 +37,19 @@ struct Waiting<'a> {
 fn processes_of<'a>(report: &'a CommunicatorReport, numbers: &[u32]) -> BTreeSet<ProcessId<'a>> {
     let read = report.ranks.iter().filter(|rank| numbers.contains(&rank.rank)).map(RankReport::process);
     // One that lives, and is not among the ranks, is on the host of those that know of it.
-    let absent = report.ranks.iter().flat_map(|rank| rank.absent.iter().map(move |absent| (rank, absent)));
-    let absent = absent.filter(|(_, absent)| numbers.contains(&absent.rank));
+    let absent = absent_of(report).filter(|(_, absent)| numbers.contains(&absent.rank));
     read.chain(absent.filter_map(|(rank, absent)| Some((&*rank.host, absent.pid?)))).collect()
+}
+
+/// Returns the ranks that were not found, each with a rank that knows of it.
+fn absent_of(report: &CommunicatorReport) -> impl Iterator<Item = (&RankReport, &AbsentRank)> {
+    report.ranks.iter().flat_map(|rank| rank.absent.iter().map(move |absent| (rank, absent)))
+}
+
+/// Says which rank of the job a process is, where its number there is another one: `rank 3 of the job: `.
+fn of_job(process: Option<&ProcessReport>, number: u32) -> String {
+    let of_job = process.and_then(|process| process.job_rank).filter(|of_job| *of_job != number);
+    of_job.map_or_else(String::new, |of_job| format!("rank {of_job} of the job: "))
 }
 
 /// Names a rank that is not among those that were read by its process, as far as it is known.
@@ -48,17 +58,14 @@ fn absent_by_process(
     number: u32,
     processes: &[ProcessReport],
 ) -> Option<String> {
-    let mut all = report.ranks.iter().flat_map(|rank| rank.absent.iter().map(move |absent| (rank, absent)));
-    let (rank, absent) =
-        all.find(|(_, absent)| absent.rank == number && (absent.pid.is_some() || absent.peer.is_some()))?;
+    let (rank, absent) = absent_of(report)
+        .find(|(_, absent)| absent.rank == number && (absent.pid.is_some() || absent.peer.is_some()))?;
     let Some(pid) = absent.pid else {
         let peer = absent.peer.as_ref()?;
         return Some(format!("rank {number} (it was process {} of host {})", peer.pid, peer.host));
     };
-    let process = processes.iter().find(|process| (process.pid, &process.host) == (pid, &rank.host));
-    let of_job = process.and_then(|process| process.job_rank).filter(|of_job| *of_job != number);
-    let of_job = of_job.map_or_else(String::new, |of_job| format!("rank {of_job} of the job: "));
-    Some(format!("rank {number} ({of_job}process {pid})"))
+    let process = processes.iter().find(|process| process.id() == (&*rank.host, pid));
+    Some(format!("rank {number} ({}process {pid})", of_job(process, number)))
 }
 
 /// Names a rank that is waited for by what one acts on: its rank in the job, PID, host and GPU, as far as
@@ -66,9 +73,7 @@ fn absent_by_process(
 fn acted_on(communicators: &[CommunicatorReport], rank: &RankReport, processes: &[ProcessReport]) -> String {
     let mut hosts = communicators.iter().flat_map(|one| &one.ranks).map(|rank| &rank.host);
     let has_several_hosts = hosts.any(|host| *host != rank.host);
-    let of_job = ProcessReport::of(rank, processes).and_then(|process| process.job_rank);
-    let of_job = of_job.filter(|of_job| *of_job != rank.rank);
-    let of_job = of_job.map_or_else(String::new, |of_job| format!("rank {of_job} of the job: "));
+    let of_job = of_job(ProcessReport::of(rank, processes), rank.rank);
     let host = if has_several_hosts { format!(" on {}", rank.host) } else { String::new() };
     // As nvidia-smi numbers them.
     let gpu = rank.nvml_dev.map_or_else(String::new, |gpu| format!(", GPU {gpu}"));

@@ -23,6 +23,18 @@ pub fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
+/// Returns a field of the text of `/proc/PID/stat` or a task's, by proc(5)'s count; it must stand behind the name.
+pub fn stat_field(stat: &str, field: usize) -> Option<&str> {
+    // The name stands in parentheses and may hold anything. The third field follows.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(field.checked_sub(3)?)
+}
+
+/// Tells whether a thread has ended, by its `status`: it is a zombie, or dead.
+pub fn has_ended(status: &str) -> bool {
+    status_field(status, "State").is_some_and(|state| state.starts_with(['Z', 'X']))
+}
+
 /// Returns the real user by the text of `/proc/PID/status`. The owner of `/proc/PID` is root for programs
 /// that may not be dumped (proc(5)), and a process can make that so.
 pub(crate) fn real_uid(status: &str) -> Option<u32> {

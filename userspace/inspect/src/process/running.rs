@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::{
     printable,
-    proc_text::{read_text, status_field},
+    proc_text::{has_ended, read_text, stat_field, status_field},
 };
 
 /// A process that is traced. PIDs are those of our own PID namespace unless a name says otherwise.
@@ -126,11 +126,6 @@ impl Process {
     }
 }
 
-/// Tells whether a thread has ended, by its `status`.
-fn has_ended(status: &str) -> bool {
-    status_field(status, "State").is_some_and(|state| state.starts_with(['Z', 'X']))
-}
-
 /// Returns a thread of the process that has not ended; of the first [`MAX_THREADS`].
 fn other_thread(pid: u32) -> Option<u32> {
     /// Maximum number of threads that are looked at.
@@ -150,7 +145,7 @@ pub fn started(pid: u32) -> Option<u64> {
 
 /// Returns the start as [`started`] does; an error says why it is not known.
 pub fn try_started(pid: u32) -> io::Result<Option<u64>> {
-    stat_field(pid, 22)
+    stat_number(pid, 22)
 }
 
 /// Tells whether the error says that no process has the number.
@@ -162,16 +157,13 @@ pub fn is_gone(error: &io::Error) -> bool {
 /// (proc(5), field 9; `PF_KTHREAD` in include/linux/sched.h).
 pub(crate) fn is_kernel_thread(pid: u32) -> bool {
     const PF_KTHREAD: u64 = 0x0020_0000;
-    stat_field(pid, 9).is_ok_and(|flags| flags.is_some_and(|flags| flags & PF_KTHREAD != 0))
+    stat_number(pid, 9).is_ok_and(|flags| flags.is_some_and(|flags| flags & PF_KTHREAD != 0))
 }
 
-/// Returns a number of /proc/PID/stat, by proc(5)'s count; it must stand behind the name.
-fn stat_field(pid: u32, field: usize) -> io::Result<Option<u64>> {
+/// Returns a number of /proc/PID/stat, see [`stat_field`].
+fn stat_number(pid: u32, field: usize) -> io::Result<Option<u64>> {
     let text = read_text(proc_path(pid).join("stat"))?;
-    // The name stands in parentheses and may hold anything. The third field follows.
-    let fields = text.rsplit_once(')').map(|(_, fields)| fields);
-    let value = fields.and_then(|fields| fields.split_ascii_whitespace().nth(field.checked_sub(3)?));
-    Ok(value.and_then(|value| value.parse().ok()))
+    Ok(stat_field(&text, field).and_then(|value| value.parse().ok()))
 }
 
 fn proc_path(pid: u32) -> PathBuf {
