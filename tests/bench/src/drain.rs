@@ -3,7 +3,7 @@
 mod load;
 mod stages;
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
 use flow::session::BufferKind;
@@ -14,6 +14,9 @@ use crate::{
     bench::Bench,
     table::{Spread, Table},
 };
+
+/// Folder of recordings of real jobs.
+const TRACES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../traces");
 
 pub(crate) fn run(bench: &mut Bench) -> Result<Value> {
     let mut table = Table::default();
@@ -44,14 +47,8 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Value> {
             add(&format!("{name}, {how}"), ns, load::RECORD_BYTES.into(), delivered, lost);
         }
     }
-    for (level, iters) in [("flow", 3000), ("steps", 300)] {
-        let job = bench.job(&format!("--ranks 2 --ops allreduce --bytes 262144 --iters {iters}"))?;
-        let recording = bench.record(&job.pid_list(), &format!("--level {level} --files none"))?;
-        job.go()?;
-        job.summary()?;
-        let recorded = recording.output.join("recording");
-        recording.finish()?;
-        let stages = stages::run(&recorded, bench.rounds)?;
+    for (level, recording) in [("flow", "nvlink_flow"), ("steps", "net_steps")] {
+        let stages = stages::run(&Path::new(TRACES).join(recording), bench.rounds)?;
         for (stage, ns) in stages.ns_per_record {
             add(&format!("{level}: {stage}"), ns, stages.bytes / stages.records.max(1), stages.records, 0);
         }
