@@ -4,6 +4,10 @@
 pub mod export;
 
 // From rows to verdicts.
+mod iterations;
+
+pub mod slow;
+
 pub mod check;
 
 pub mod report;

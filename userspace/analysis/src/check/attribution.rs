@@ -12,6 +12,7 @@ use foldhash::{HashMap, HashMapExt as _, HashSet};
 use nccl_library::nccl::Direction;
 
 use super::verdict::RankWaits;
+use crate::slow::Shares;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
@@ -27,6 +28,7 @@ enum Cause {
 #[derive(Debug, Default)]
 pub(super) struct Attribution {
     pub(super) waits: RankWaits,
+    pub(super) shares: Shares,
     /// Messages that were judged.
     pub(super) messages: u64,
     /// Messages of patterns where the inputs of sends are not known.
@@ -131,6 +133,7 @@ impl Attribution {
                 Cause::Slot(peer) => self.waits.for_slot_ns.entry(peer).or_default(),
             };
             *total = total.saturating_add(to - from);
+            self.shares.add(cause == Cause::Own, from, to);
         }
     }
 
@@ -204,6 +207,7 @@ impl Attribution {
             (Some(free), None, _) => (Cause::Slot(line.peer), free),
         };
         let came = came.clamp(since, until.max(since));
+        self.shares.connection(line.channel, true, line.peer);
         self.blame(cause, since, came);
         self.blame(Cause::Own, came, until);
         before.done = filled;
@@ -217,6 +221,7 @@ impl Attribution {
         *before = Before { done: end, is_stuck: end.is_none() || (since.is_none() && !is_used) };
         if !is_used && let (Some(since), Some(until)) = (since, end.or(horizon)) {
             let arrived = line.arrived.unwrap_or(until).clamp(since, until.max(since));
+            self.shares.connection(line.channel, false, line.peer);
             self.blame(Cause::Data(line.peer), since, arrived);
             self.blame(Cause::Own, arrived, until);
         }

@@ -5,31 +5,41 @@ use std::io::{self, Write};
 use flow::{schema::Outcome, text::spaced_seconds};
 
 use super::{
-    communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind},
+    communicator_check::{CheckReport, CommunicatorCheck, SLOWNESS},
     verdict::RankWaits,
 };
+use crate::slow::Slow;
 
 /// Most ranks whose waits are shown, those that waited longest; with `-v` all.
 const MAX_RANKS: usize = 8;
 
-/// Returns the result in one sentence.
+/// Returns the result in one sentence: a difference between ranks, or else who holds the job back.
 pub fn headline(report: &CheckReport) -> String {
     let communicators = &report.communicators;
-    let findings: Vec<&Finding> = communicators.iter().flat_map(|check| &check.findings).collect();
+    let differences = communicators.iter().flat_map(|check| &check.findings);
+    let mut differences: Vec<(u8, &str)> =
+        differences.map(|finding| (finding.kind.importance(), finding.text.as_str())).collect();
+    let all_slow = report.slow.iter().filter(|_| report.slow_jobs.is_empty()).chain(&report.slow_jobs);
+    differences.extend(all_slow.flat_map(Slow::faults).map(|cause| (SLOWNESS, cause.text.as_str())));
     let count = counted(communicators.len(), "communicator");
-    match findings.iter().min_by_key(|finding| importance(finding.kind)) {
+    match differences.iter().min_by_key(|(importance, _)| importance) {
         None if communicators.is_empty() => {
             "nothing to check: there are no operations in these recordings".into()
         }
-        None => format!("no problem found in {count}{}", missing_ranks(communicators)),
-        Some(first) if findings.len() == 1 => format!("1 finding: {}", first.text),
-        Some(first) => format!("{} findings in {count}; first: {}", findings.len(), first.text),
+        None => {
+            let slow = report.slow.as_ref().map(|slow| format!("; {}", slow.summary())).unwrap_or_default();
+            format!("no problem found in {count}{}{slow}", missing_ranks(communicators))
+        }
+        Some((_, first)) if differences.len() == 1 => format!("1 finding: {first}"),
+        Some((_, first)) => format!("{} findings in {count}; first: {first}", differences.len()),
     }
 }
 
 /// Writes the report, the headline first.
 pub fn write_check(report: &CheckReport, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
     let mut window = None;
+    let all_slow = report.slow.iter().filter(|_| report.slow_jobs.is_empty()).chain(&report.slow_jobs);
+    all_slow.into_iter().try_for_each(|slow| slow.write(out))?;
     for communicator in &report.communicators {
         if communicator.window != window {
             window.clone_from(&communicator.window);
@@ -38,19 +48,6 @@ pub fn write_check(report: &CheckReport, is_verbose: bool, out: &mut dyn Write) 
         write_communicator(communicator, is_verbose, out)?;
     }
     report.notes.iter().try_for_each(|note| writeln!(out, "{note}"))
-}
-
-/// Orders findings: differences come before slowness, and that before cut recordings.
-fn importance(kind: FindingKind) -> u8 {
-    match kind {
-        FindingKind::CollectiveMismatch | FindingKind::OrderMismatch => 0,
-        FindingKind::MissingJoin | FindingKind::MissingOp => 1,
-        FindingKind::UnmatchedSend | FindingKind::UnmatchedRecv | FindingKind::SizeMismatch => 2,
-        FindingKind::Slowest => 3,
-        FindingKind::MeasuredOtherwise => 4,
-        FindingKind::Unfinished => 5,
-        FindingKind::TwoRecordings => 6,
-    }
 }
 
 /// `1 rank`, `2 ranks`.
@@ -93,16 +90,13 @@ fn write_communicator(check: &CommunicatorCheck, is_verbose: bool, out: &mut dyn
     }
     if verdict.messages == 0 {
         let why = if measured.is_empty() {
-            "messages were not measured (record with --level steps)"
+            return Ok(());
         } else if not_known > 0 {
             "the messages were sent by processes that were not recorded"
         } else {
             "ncclflow does not know what messages of these algorithms wait for"
         };
-        return writeln!(out, "  who waits for whom is not known: {why}");
-    }
-    if verdict.culprit.is_none() {
-        writeln!(out, "  no rank and no link is slower than the others")?;
+        return writeln!(out, "  what messages waited for is not known: {why}");
     }
     write_waits(&verdict.ranks, verdict.messages, is_verbose, out)
 }
@@ -140,6 +134,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::check::{Finding, FindingKind};
 
     fn check(findings: &[(FindingKind, &str)], ranks: Vec<i32>) -> CommunicatorCheck {
         let finding = |(kind, text): &(FindingKind, &str)| Finding {
@@ -159,21 +154,16 @@ mod tests {
     }
 
     fn headline_of(communicators: Vec<CommunicatorCheck>) -> String {
-        headline(&CheckReport {
-            consistent: communicators.iter().all(|check| check.findings.is_empty()),
-            recordings: Vec::new(),
-            communicators,
-            notes: Vec::new(),
-        })
+        headline(&CheckReport::new(Vec::new(), communicators, Vec::new(), Vec::new()))
     }
 
     #[test]
     fn the_headline_has_what_matters_most() {
         let unfinished = (FindingKind::Unfinished, "cut");
-        let slow = (FindingKind::Slowest, "slow");
+        let twice = (FindingKind::TwoRecordings, "twice");
         let differs = (FindingKind::CollectiveMismatch, "differs");
-        assert_eq!(headline_of(vec![check(&[slow], vec![0, 1])]), "1 finding: slow");
-        let several = vec![check(&[unfinished, slow], vec![0, 1]), check(&[differs], vec![0, 1])];
+        assert_eq!(headline_of(vec![check(&[unfinished], vec![0, 1])]), "1 finding: cut");
+        let several = vec![check(&[unfinished, twice], vec![0, 1]), check(&[differs], vec![0, 1])];
         assert_eq!(headline_of(several), "3 findings in 2 communicators; first: differs");
     }
 

@@ -29,6 +29,9 @@ struct RankOps {
     ended: Option<u64>,
     offset: Option<u64>,
     lost: bool,
+    /// Wall time of its latest launch, and the longest time between two.
+    moved_ns: u64,
+    longest_pause_ns: u64,
 }
 
 /// A collective at which ranks differ, before their source lines are known.
@@ -64,6 +67,13 @@ const LATE_NS: u64 = 1_000_000_000;
 const CALL_BYTES: usize = 512;
 const OTHER_BYTES: usize = 48;
 
+impl RankOps {
+    /// Returns the wall time until which the rank was watched.
+    fn watched_until(&self) -> Option<u64> {
+        self.ended.zip(self.offset).map(|(ended, offset)| ended.saturating_add(offset))
+    }
+}
+
 impl Collectives {
     pub(super) fn rank(&mut self, rank: i32, ended: Option<u64>, offset: Option<u64>) {
         let ops = self.ranks.entry(rank).or_default();
@@ -93,6 +103,10 @@ impl Collectives {
             return;
         }
         let wall_ns = rank.offset.map_or(u64::MAX, |offset| ts_ns.saturating_add(offset));
+        if rank.moved_ns > 0 {
+            rank.longest_pause_ns = rank.longest_pause_ns.max(wall_ns.saturating_sub(rank.moved_ns));
+        }
+        rank.moved_ns = rank.moved_ns.max(wall_ns);
         let has_room = rank.ran.ranges() <= ranges || room.take(Ranges::BYTES);
         let call = self.number_of(call(), room);
         let noted = call.filter(|_| has_room).and_then(|call| self.note(number, call, wall_ns, room));
@@ -221,9 +235,10 @@ impl Collectives {
     pub(super) fn check(&self, findings: &mut Vec<Finding>) {
         let (mut differing, mut missing) = (Vec::new(), BTreeMap::new());
         let until = self.not_compared_from.unwrap_or(u64::MAX);
+        let stands = self.stands();
         for (number, collective) in self.by_number.iter().take_while(|(number, _)| *number < until) {
             self.same_call(number, collective.call, &mut differing);
-            self.all_joined(number, collective.first_seen, &mut missing);
+            self.all_joined((number, collective.first_seen), stands, &mut missing);
         }
         let more = differing.len().saturating_sub(MAX_LISTED);
         findings.extend(differing.into_iter().take(MAX_LISTED));
@@ -290,8 +305,22 @@ impl Collectives {
         })
     }
 
+    /// Tells whether nothing moved at the end: no rank launched anything for a second, and for twice as long as
+    /// ever before.
+    pub(super) fn stands(&self) -> bool {
+        let moved_ns = self.ranks.values().map(|rank| rank.moved_ns).max().unwrap_or(0);
+        let pause_ns = self.ranks.values().map(|rank| rank.longest_pause_ns).max().unwrap_or(0);
+        let ended = self.ranks.values().filter_map(RankOps::watched_until).max();
+        ended.is_some_and(|ended| ended.saturating_sub(moved_ns) >= LATE_NS.max(pause_ns.saturating_mul(2)))
+    }
+
     /// Checks that all ranks joined that were watched for long enough.
-    fn all_joined(&self, number: u64, first_seen: u64, missing: &mut BTreeMap<i32, Finding>) {
+    fn all_joined(
+        &self,
+        (number, first_seen): (u64, u64),
+        stands: bool,
+        missing: &mut BTreeMap<i32, Finding>,
+    ) {
         for (rank, ops) in &self.ranks {
             if ops.ran.contains(number) || missing.contains_key(rank) {
                 continue;
@@ -308,9 +337,8 @@ impl Collectives {
                     format!("rank {rank} has no collective {number}, and later ones{lost}"),
                 )
             } else {
-                let watched_until =
-                    ops.ended.zip(ops.offset).map(|(ended, offset)| ended.saturating_add(offset));
-                if watched_until.is_none_or(|until| until < first_seen.saturating_add(LATE_NS)) {
+                let watched_until = ops.watched_until();
+                if !stands || watched_until.is_none_or(|until| until < first_seen.saturating_add(LATE_NS)) {
                     continue;
                 }
                 let done = last.map_or_else(|| "none".to_owned(), |last| last.to_string());
@@ -325,7 +353,7 @@ impl Collectives {
 }
 
 /// `rank 3`, `ranks 1, 2`.
-pub(super) fn name_ranks(ranks: &[i32]) -> String {
+pub(crate) fn name_ranks(ranks: &[i32]) -> String {
     format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, joined(ranks, ", "))
 }
 

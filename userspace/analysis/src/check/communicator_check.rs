@@ -18,8 +18,9 @@ use super::{
     p2p::PointToPoint,
     parts::parts,
     row_source::{FolderFacts, Gather, ReadingProgress, read_rows},
-    verdict::{self, Verdict},
+    verdict::Verdict,
 };
+use crate::slow::{self, Gathered, Slow};
 use flow::schema::Outcome;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -39,12 +40,28 @@ pub enum FindingKind {
     SizeMismatch,
     /// Messages had another size than was planned.
     MeasuredOtherwise,
-    /// Ops whose messages did not end before the session did.
+    /// Ops whose messages did not end before the session did, in a communicator in which nothing moved any more.
     Unfinished,
-    /// A rank, or a link, that the others wait for.
-    Slowest,
     /// Two files are about one rank.
     TwoRecordings,
+}
+
+/// Importance of who holds a job back, among those of findings.
+pub(crate) const SLOWNESS: u8 = 3;
+
+impl FindingKind {
+    /// Returns the importance of a finding, 0 the most: differences come before slowness, and that before cut
+    /// recordings.
+    pub(crate) fn importance(self) -> u8 {
+        match self {
+            Self::CollectiveMismatch | Self::OrderMismatch => 0,
+            Self::MissingJoin | Self::MissingOp => 1,
+            Self::UnmatchedSend | Self::UnmatchedRecv | Self::SizeMismatch => 2,
+            Self::MeasuredOtherwise => SLOWNESS + 1,
+            Self::Unfinished => SLOWNESS + 2,
+            Self::TwoRecordings => SLOWNESS + 3,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -91,6 +108,12 @@ pub struct CommunicatorCheck {
 pub struct CheckReport {
     pub consistent: bool,
     pub recordings: Vec<PathBuf>,
+    /// Who holds the job back; where there are several jobs, or windows, of the one that is held back most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow: Option<Slow>,
+    /// Who holds each of several jobs back.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub slow_jobs: Vec<Slow>,
     pub communicators: Vec<CommunicatorCheck>,
     /// Notes on what could not be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -102,7 +125,7 @@ pub struct CheckReport {
 /// # Errors
 /// If a folder has no recording, or cannot be read.
 pub fn check(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<CheckReport> {
-    let (mut communicators, mut notes) = (Vec::new(), Vec::new());
+    let (mut communicators, mut slow, mut notes) = (Vec::new(), Vec::new(), Vec::new());
     for part in parts(dirs)? {
         let (fleet, said) = read_rows(&part, Fleet::default(), &mut *progress)?;
         notes.extend(said);
@@ -113,15 +136,27 @@ pub fn check(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<CheckRep
                 (checked.lines, _) = read_rows(&part, checked.lines.whole(), &mut *progress)?;
             }
         }
+        slow.append(&mut checked.slow);
         communicators.extend(checked.complete());
     }
-    Ok(CheckReport::new(dirs.to_vec(), communicators, notes))
+    Ok(CheckReport::new(dirs.to_vec(), communicators, slow, notes))
 }
 
 impl CheckReport {
-    pub fn new(recordings: Vec<PathBuf>, communicators: Vec<CommunicatorCheck>, notes: Vec<String>) -> Self {
-        let consistent = communicators.iter().all(|communicator| communicator.findings.is_empty());
-        Self { consistent, recordings, communicators, notes }
+    pub fn new(
+        recordings: Vec<PathBuf>,
+        communicators: Vec<CommunicatorCheck>,
+        mut slow_jobs: Vec<Slow>,
+        notes: Vec<String>,
+    ) -> Self {
+        slow_jobs.sort_by(|one, other| other.weight().total_cmp(&one.weight()));
+        let agree = communicators.iter().all(|communicator| communicator.findings.is_empty());
+        let consistent = agree && slow_jobs.iter().all(|slow| slow.faults().next().is_none());
+        let slow = slow_jobs.first().cloned();
+        if slow_jobs.len() == 1 {
+            slow_jobs.clear();
+        }
+        Self { consistent, recordings, slow, slow_jobs, communicators, notes }
     }
 }
 
@@ -131,6 +166,7 @@ pub(super) struct Fleet {
     communicators: BTreeMap<String, CommunicatorRows>,
     /// Hosts whose clock is not known.
     without_clock: BTreeSet<String>,
+    slow: Vec<Gathered>,
     room: Room,
 }
 
@@ -140,12 +176,14 @@ pub(super) struct Checked {
     checks: Vec<(CommunicatorCheck, Option<Difference>)>,
     /// Lines that a second reading is to find.
     lines: Lines,
+    /// Who holds each job back.
+    pub(super) slow: Vec<Slow>,
 }
 
 impl Checked {
     /// Completes the checks by the lines that were found.
     pub(super) fn complete(self) -> impl Iterator<Item = CommunicatorCheck> {
-        let Self { checks, lines } = self;
+        let Self { checks, lines, .. } = self;
         checks.into_iter().map(move |(check, difference)| {
             let first_difference =
                 difference.map(|difference| FirstDifference::new(&check.communicator, difference, &lines));
@@ -169,7 +207,8 @@ impl Fleet {
 
     /// Compares all, when everything has come.
     pub(super) fn checked(self, window: Option<&str>, notes: &mut Vec<String>) -> Checked {
-        let (mut checked, mut all_wanted) = (Checked::default(), HashMap::new());
+        let slow = slow::judge(&self.slow);
+        let (mut checked, mut all_wanted) = (Checked { slow, ..Checked::default() }, HashMap::new());
         notes.extend(self.clocks_not_known());
         for (name, mut rows) in self.communicators {
             notes.extend(rows.not_compared(&name));
@@ -202,6 +241,7 @@ impl Gather for Fleet {
         }
         folder.end_ranks();
         self.without_clock.append(&mut folder.without_clock);
+        self.slow.push(std::mem::take(&mut folder.slow));
         for (name, rows) in folder.communicators {
             self.communicators.entry(name).or_default().append(rows, &mut self.room);
         }
@@ -268,24 +308,26 @@ impl CommunicatorRows {
     fn checked(self, communicator: String, window: Option<&str>) -> (CommunicatorCheck, Option<Difference>) {
         let Self { collectives, p2p, mut check, uncertain, .. } = self;
         check.verdict.ranks.sort_by_key(|waits| waits.rank);
-        check.verdict.culprit = verdict::culprit(&check.verdict.ranks);
         if uncertain.is_empty() {
             collectives.check(&mut check.findings);
         }
         let first = first_difference::first(&check.findings);
         let difference = first.and_then(|(number, absent)| collectives.at(number, &absent));
         p2p.check(&mut check.findings);
-        let otherwise =
-            (FindingKind::MeasuredOtherwise, "had messages whose size is not the one that NCCL planned");
-        let unfinished = (FindingKind::Unfinished, "still had messages under way when the recording ended");
-        for (outcome, (kind, text)) in [(Outcome::OtherBytes, otherwise), (Outcome::SessionEnded, unfinished)]
-        {
+        let mut ops = |outcome, kind, text: &str| {
             if let Some(ops) = check.measured.get(&outcome) {
                 let text = format!("{ops} operations (counted on each channel) {text}");
                 check.findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
             }
+        };
+        let otherwise = "had messages whose size is not the one that NCCL planned";
+        ops(Outcome::OtherBytes, FindingKind::MeasuredOtherwise, otherwise);
+        // The end of a recording cuts off what is under way.
+        if collectives.stands() {
+            let unfinished =
+                "still had messages under way when the recording ended, and nothing moved any more";
+            ops(Outcome::SessionEnded, FindingKind::Unfinished, unfinished);
         }
-        check.findings.extend(check.verdict.finding(&check.places));
         let check = CommunicatorCheck {
             window: window.map(str::to_owned),
             communicator,

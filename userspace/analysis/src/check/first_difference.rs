@@ -235,7 +235,7 @@ mod tests {
         let finding =
             |kind, seq, ranks: &[i32]| Finding { kind, seq, ranks: ranks.to_vec(), text: String::new() };
         let findings = [
-            finding(FindingKind::Slowest, None, &[3]),
+            finding(FindingKind::MeasuredOtherwise, None, &[3]),
             finding(FindingKind::UnmatchedSend, Some(2), &[3]),
             finding(FindingKind::CollectiveMismatch, Some(12), &[2]),
             finding(FindingKind::MissingJoin, Some(10), &[1]),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry};
 
-use flow::schema::{ApiCall, MessageRow, Op, RankKey};
+use flow::schema::{ApiCall, GpuRow, MessageRow, Op, RankKey};
 use nccl_library::nccl::Direction;
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
     memory_limit::Room,
     row_source::FolderFacts,
 };
-use crate::export::CallNumbers;
+use crate::{export::CallNumbers, slow::Gathered};
 use recording::sinks::Sink;
 use torch::flight_recorder::Function;
 
@@ -25,6 +25,7 @@ pub(super) struct FolderRows {
     /// Ranks in earlier folders.
     earlier: BTreeMap<String, Vec<i32>>,
     facts: FolderFacts,
+    pub(super) slow: Gathered,
     /// Hosts whose clock is not known.
     pub(super) without_clock: BTreeSet<String>,
     room: Room,
@@ -45,7 +46,7 @@ struct RankRows {
 impl FolderRows {
     /// `earlier`: ranks in earlier folders, by communicator.
     pub(super) fn new(facts: FolderFacts, earlier: BTreeMap<String, Vec<i32>>) -> Self {
-        Self { earlier, facts, ..Self::default() }
+        Self { earlier, slow: Gathered::new(&facts.session), facts, ..Self::default() }
     }
 
     /// Tells whether the rank's rows are taken; adds the rank if it is new.
@@ -82,11 +83,12 @@ impl FolderRows {
 
     /// Completes the ranks, when all rows have come.
     pub(super) fn end_ranks(&mut self) {
+        self.slow.end();
         let (offset, ended) = (self.facts.offset_ns(), self.facts.ended_ns());
         for mut rank in self.ranks.drain().filter_map(|(_, rank)| rank) {
             rank.end_op(ended);
             let Some(rows) = self.communicators.get_mut(&rank.communicator) else { continue };
-            let Attribution { waits, messages, not_judged } = rank.attribution;
+            let Attribution { waits, shares, messages, not_judged } = rank.attribution;
             rows.check.verdict.messages += messages;
             rows.check.verdict.messages_not_judged += not_judged;
             if !rank.numbers.are_certain() {
@@ -94,6 +96,9 @@ impl FolderRows {
             }
             if let Some(offset) = offset.filter(|_| rows.has_stacks) {
                 rows.marks.insert(waits.rank, (offset, rank.marks));
+            }
+            if messages > 0 {
+                self.slow.waits(&rank.communicator, &waits, shares);
             }
             rows.check.verdict.ranks.push(waits);
         }
@@ -105,7 +110,7 @@ impl Sink for FolderRows {
         if !self.takes(op.rank) {
             return;
         }
-        let Self { communicators, ranks, facts, without_clock, room, .. } = self;
+        let Self { communicators, ranks, facts, slow, without_clock, room, .. } = self;
         let Some(Some(rank)) = ranks.get(&op.rank) else { return };
         let Some(rows) = communicators.get_mut(&rank.communicator) else { return };
         let row = &op.row;
@@ -120,6 +125,7 @@ impl Sink for FolderRows {
         }
         rows.collectives.add(row, room);
         rows.p2p.add(row, facts.offset_ns(), room);
+        slow.op(&rank.communicator, op);
         if let Some(outcome) = row.measured {
             *rows.check.measured.entry(outcome).or_default() += 1;
         }
@@ -142,6 +148,10 @@ impl Sink for FolderRows {
             }
             rank.op.push(TimedMessage::of(row));
         }
+    }
+
+    fn gpu(&mut self, row: &GpuRow) {
+        self.slow.gpu(row);
     }
 
     fn call(&mut self, call: &ApiCall) {

@@ -25,10 +25,13 @@ mod summary_text;
 mod verdict;
 
 pub use check_text::{headline, write_check};
+pub(crate) use collectives::name_ranks;
+pub(crate) use communicator_check::SLOWNESS;
 pub use communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind, Place, check};
 pub use first_difference::{DifferingRanks, FirstDifference};
 pub use row_source::ReadingProgress;
 pub(crate) use running::RunningCheck;
 pub use summary::{RankReport, SummaryReport, summarize};
 pub use summary_text::{headline as summary_headline, write_summary};
-pub use verdict::{Culprit, RankWaits, Reason, Verdict};
+pub use verdict::{RankWaits, Verdict};
+pub(crate) use verdict::{Reason, culprit};

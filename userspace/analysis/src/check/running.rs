@@ -71,11 +71,13 @@ impl RunningCheck {
 
     pub(crate) fn finish(&mut self) -> CheckReport {
         self.end();
-        let (mut communicators, mut notes) = (Vec::new(), Vec::new());
+        let (mut communicators, mut slow, mut notes) = (Vec::new(), Vec::new(), Vec::new());
         for (part, fleet) in self.parts.drain(..) {
-            communicators.extend(fleet.checked(part.windows.as_deref(), &mut notes).complete());
+            let mut checked = fleet.checked(part.windows.as_deref(), &mut notes);
+            slow.append(&mut checked.slow);
+            communicators.extend(checked.complete());
         }
-        CheckReport::new(self.sources.clone(), communicators, notes)
+        CheckReport::new(self.sources.clone(), communicators, slow, notes)
     }
 }
 

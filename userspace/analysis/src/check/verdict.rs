@@ -2,13 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flow::text::spaced_seconds;
 use serde::Serialize;
-
-use super::{
-    collectives::name_ranks,
-    communicator_check::{Finding, FindingKind, Place},
-};
 
 /// Waits of one rank, in nanoseconds, all connections together: more than the time that went by.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -42,7 +36,7 @@ impl RankWaits {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reason {
+pub(crate) enum Reason {
     /// The rank's GPU had all that it needed, and did not go on.
     OwnGpu,
     /// The rank waits for nobody and its GPU has nothing to do: it comes late, or is busy outside of NCCL.
@@ -54,7 +48,7 @@ pub enum Reason {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Culprit {
+pub(crate) struct Culprit {
     pub rank: i32,
     /// The other end, if the culprit is a link.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,46 +60,13 @@ pub struct Culprit {
     pub victims: Vec<i32>,
 }
 
+/// What the ranks of a communicator waited for.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdict {
     pub ranks: Vec<RankWaits>,
-    /// `None`: no rank and no link stands out.
-    pub culprit: Option<Culprit>,
     /// Messages that were judged, and those of patterns that cannot be.
     pub messages: u64,
     pub messages_not_judged: u64,
-}
-
-impl Verdict {
-    /// Says who waits for the culprit, and why.
-    pub(super) fn finding(&self, places: &BTreeMap<i32, Place>) -> Option<Finding> {
-        let Culprit { rank, peer, reason, waited_ns, victims } = self.culprit.as_ref()?;
-        let why = match reason {
-            Reason::OwnGpu => "its GPU had all the data that it needed, and did not continue".to_owned(),
-            Reason::Late => {
-                "it waits for no other rank: it comes late, or is busy outside of NCCL".to_owned()
-            }
-            Reason::NotRecorded => "it was not recorded".to_owned(),
-            Reason::Link => {
-                format!("its messages to rank {} take the longest in the network", peer.unwrap_or(-1))
-            }
-        };
-        let mut waiting = victims.clone();
-        waiting.sort_unstable();
-        let who = match waiting.as_slice() {
-            [] => "nobody waits".to_owned(),
-            [rank] => format!("rank {rank} waits"),
-            ranks => format!("{} wait", name_ranks(ranks)),
-        };
-        let place = places.get(rank).map(|place| format!(" ({}, process {})", place.host, place.pid));
-        let text = format!(
-            "{who} for rank {rank}{}: {why}; {} of waiting, summed over messages",
-            place.unwrap_or_default(),
-            spaced_seconds(*waited_ns)
-        );
-        let ranks = std::iter::once(*rank).chain(*peer).collect();
-        Some(Finding { kind: FindingKind::Slowest, seq: None, ranks, text })
-    }
 }
 
 /// Shortest wait, all messages together, that is a finding.
@@ -115,7 +76,7 @@ const MIN_WAIT_NS: u64 = 10_000_000;
 const TIMES_THE_OTHERS: u64 = 2;
 
 /// Follows the longest waits to where they end.
-pub(super) fn culprit(ranks: &[RankWaits]) -> Option<Culprit> {
+pub(crate) fn culprit(ranks: &[RankWaits]) -> Option<Culprit> {
     let by_rank: BTreeMap<i32, &RankWaits> = ranks.iter().map(|waits| (waits.rank, waits)).collect();
     let first = ranks.iter().max_by_key(|waits| waits.waited())?;
     let (mut at, mut incoming, mut way) = (first.rank, None, Vec::new());

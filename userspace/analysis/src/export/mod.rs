@@ -41,6 +41,7 @@ pub use source::{Source, recordings_in, sources};
 pub use stacks::trace::Progress as ExportProgress;
 pub use view::{InspectorVersion, ViewOptions};
 pub(crate) use view::{Row, View, Wanted};
+pub(crate) use who::Who;
 
 use std::path::Path;
 

@@ -1,12 +1,16 @@
 //! Sources of rows: recordings, and what is known of them before they are read.
 
 use std::{
+    collections::BTreeMap,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::session::{Level, SessionReport};
+use flow::{
+    recording::Event,
+    session::{Level, SessionReport},
+};
 
 use recording::{
     format::{FOLDER, Item, Progress, Selection},
@@ -16,6 +20,9 @@ use recording::{
 
 /// Most folders that are looked into for recordings of windows or hosts.
 const MAX_FOLDERS: usize = 65_536;
+
+/// Most ranks that are taken out of a recording whose report has none.
+const MAX_RANKS: usize = 1 << 16;
 
 /// A recording that was looked through, but not read.
 #[derive(Debug)]
@@ -39,15 +46,21 @@ impl Source {
 
     fn look_at(path: PathBuf) -> Result<Self> {
         let mut reader = RecordedSession::open(&path)?.into_reader();
-        let mut report = None;
-        let mut take = |item: Item<'_>| {
-            if let Item::End(text) = item {
-                report = Some(text);
+        let (mut report, mut ranks) = (None, BTreeMap::new());
+        let mut take = |item: Item<'_>| match item {
+            Item::End(text) => report = Some(text),
+            Item::Event(Event::Communicator(facts)) if ranks.len() < MAX_RANKS => {
+                ranks.insert((facts.pid, facts.comm_hash.clone(), facts.rank), facts);
             }
+            _ => {}
         };
         while reader.read_next(&Selection::NOTHING, &mut take)? == Progress::Read {}
         let is_over = report.is_some();
-        let session = SessionReport::parse(report.as_ref().unwrap_or(&reader.session().report));
+        let mut session = SessionReport::parse(report.as_ref().unwrap_or(&reader.session().report));
+        if session.communicators.is_empty() {
+            // It made no files of lines, or goes on.
+            session.communicators = ranks.into_values().map(|facts| facts.report()).collect();
+        }
         let (span_ns, bytes) = (reader.span_ns(), reader.bytes().context("listing its segments")?);
         Ok(Self { path, session, span_ns, bytes, is_over })
     }

@@ -9,13 +9,13 @@ use flow::{
 
 /// The ranks of one recording.
 #[derive(Debug, Default)]
-pub(super) struct Who {
+pub(crate) struct Who {
     by_process: HashMap<u32, Vec<CommunicatorReport>>,
     processes: HashMap<u32, TargetReport>,
 }
 
 impl Who {
-    pub(super) fn of(session: &SessionReport) -> Self {
+    pub(crate) fn of(session: &SessionReport) -> Self {
         let mut who = Self::default();
         for facts in &session.communicators {
             who.by_process.entry(facts.pid).or_default().push(facts.clone());
@@ -26,7 +26,7 @@ impl Who {
 
     /// Returns the facts about a rank. Where rows of a rank are put beside those of another recording, its
     /// number among the communicators of one hash is not that of the report.
-    pub(super) fn rank(&self, key: RankKey) -> Option<&CommunicatorReport> {
+    pub(crate) fn rank(&self, key: RankKey) -> Option<&CommunicatorReport> {
         let hash = comm_hash_name(key.hash);
         let same = |facts: &&CommunicatorReport| facts.rank == key.rank && facts.comm_hash == hash;
         let known = || self.by_process.get(&key.pid).into_iter().flatten().filter(same);
@@ -34,17 +34,17 @@ impl Who {
     }
 
     /// Returns all ranks of a process.
-    pub(super) fn ranks_of(&self, pid: u32) -> &[CommunicatorReport] {
+    pub(crate) fn ranks_of(&self, pid: u32) -> &[CommunicatorReport] {
         self.by_process.get(&pid).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the command that a process runs.
-    pub(super) fn command(&self, pid: u32) -> Option<&str> {
+    pub(crate) fn command(&self, pid: u32) -> Option<&str> {
         self.processes.get(&pid).map(|target| target.name.as_str()).filter(|name| !name.is_empty())
     }
 
     /// Returns the ranks in the job that a process has, sorted; several where it has several GPUs.
-    pub(super) fn job_ranks(&self, pid: u32) -> Vec<u32> {
+    pub(crate) fn job_ranks(&self, pid: u32) -> Vec<u32> {
         let mut ranks: Vec<u32> = self.ranks_of(pid).iter().filter_map(|facts| facts.job_rank).collect();
         ranks.extend(self.processes.get(&pid).and_then(|target| target.job.as_ref()?.rank));
         ranks.sort_unstable();

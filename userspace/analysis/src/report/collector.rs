@@ -16,7 +16,7 @@ use super::{
     code::Code,
     communicators::{Comm, Communicators},
     data::{CommData, Data, DelayData, RankData, SourceData},
-    iterations::Iterations,
+    iterations,
     kinds::{KindKey, Kinds},
     links::Links,
     open_ops::{OpTotals, OpenOps, WAITS},
@@ -28,6 +28,7 @@ use super::{
 use crate::{
     check::{CheckReport, CommunicatorCheck, RunningCheck},
     export::{Exported, Row, Source, View, Wanted},
+    iterations::Iterations,
 };
 
 /// Format of the data. A page has its own scripts, so this is for others who read the data.
@@ -130,7 +131,7 @@ impl Collector {
             longest: self.timeline.longest(t0_ns, &codes),
             timeline: self.timeline.data(t0_ns, &codes),
             rates: self.rates.data(t0_ns),
-            iterations: self.iterations.data(t0_ns),
+            iterations: iterations::data(&mut self.iterations, t0_ns),
             code: if self.code.stacks.len() > 0 { code } else { Vec::new() },
             summed_up: self.summed_up(),
             not_seen: self.not_seen(exported, seen),

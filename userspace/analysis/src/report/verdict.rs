@@ -3,24 +3,18 @@
 use flow::schema::Outcome;
 
 use super::data::{FindingData, Level, VerdictData};
-use crate::check::{CheckReport, CommunicatorCheck, Finding, FindingKind};
+use crate::{
+    check::{CheckReport, CommunicatorCheck, Finding, FindingKind, SLOWNESS},
+    slow::Kind,
+};
 
 /// Most findings on the page.
 const MAX_FINDINGS: usize = 500;
 
-/// Returns the severity of a finding; lower numbers are worse.
-fn severity(kind: FindingKind) -> (u8, Level) {
+fn level(kind: FindingKind) -> Level {
     match kind {
-        FindingKind::MissingJoin => (0, Level::Fault),
-        FindingKind::CollectiveMismatch => (1, Level::Fault),
-        FindingKind::OrderMismatch => (2, Level::Fault),
-        FindingKind::MissingOp => (3, Level::Fault),
-        FindingKind::SizeMismatch => (4, Level::Fault),
-        FindingKind::UnmatchedSend | FindingKind::UnmatchedRecv => (5, Level::Fault),
-        FindingKind::Slowest => (6, Level::Slow),
-        FindingKind::MeasuredOtherwise => (7, Level::Fault),
-        FindingKind::Unfinished => (8, Level::Open),
-        FindingKind::TwoRecordings => (9, Level::Open),
+        FindingKind::Unfinished | FindingKind::TwoRecordings => Level::Open,
+        _ => Level::Fault,
     }
 }
 
@@ -41,27 +35,40 @@ pub(super) fn verdict(report: &CheckReport, seen: Seen, comm: &dyn Fn(&str) -> O
     let checks = report.communicators.iter();
     let mut found: Vec<(&CommunicatorCheck, &Finding)> =
         checks.flat_map(|check| check.findings.iter().map(move |finding| (check, finding))).collect();
-    found.sort_by_key(|(_, finding)| severity(finding.kind).0);
+    found.sort_by_key(|(_, finding)| finding.kind.importance());
     let several = report.communicators.len() > 1;
-    let (level, sentence, ranks) = match found.first() {
-        Some((check, finding)) if severity(finding.kind).1 != Level::Open => {
+    let first = found.first().filter(|(_, finding)| level(finding.kind) != Level::Open);
+    let slow = report.slow.as_ref().and_then(|slow| slow.faults().next());
+    let is_slow = first.is_none_or(|(_, finding)| finding.kind.importance() > SLOWNESS);
+    let (level, sentence, ranks) = match (first, slow.filter(|_| is_slow)) {
+        (_, Some(cause)) => {
+            // Ranks of the job are those of its largest communicator.
+            let largest = report.communicators.iter().max_by_key(|check| check.n_ranks);
+            let number = largest.and_then(|check| comm(&check.communicator));
+            let ranks = cause.ranks.iter().filter_map(|rank| Some((number?, *rank))).collect();
+            (Level::Slow, capitalized(&cause.text) + ".", ranks)
+        }
+        (Some((check, finding)), None) => {
             let mut text = capitalized(&finding.text);
             if several {
                 text = format!("{text}, in communicator {}", check.communicator);
             }
             let number = comm(&check.communicator);
             let ranks = finding.ranks.iter().filter_map(|rank| Some((number?, *rank))).collect();
-            (severity(finding.kind).1, text + ".", ranks)
+            (level(finding.kind), text + ".", ranks)
         }
-        first => {
+        (None, None) => {
             let (level, mut text) = nothing_found(report, seen);
-            if first.is_some() {
+            if !found.is_empty() {
                 text.push_str(" But not everything is known: see below.");
             }
-            (if first.is_some() { Level::Open } else { level }, text, Vec::new())
+            (if found.is_empty() { level } else { Level::Open }, text, Vec::new())
         }
     };
     let mut notes = report.notes.clone();
+    notes.extend(
+        report.slow.iter().flat_map(|slow| slow.not_seen.iter().map(|what| format!("not seen: {what}"))),
+    );
     let more = found.len().saturating_sub(MAX_FINDINGS);
     if more > 0 {
         notes.push(format!("{more} more findings are not listed here: `ncclflow check` has them"));
@@ -87,13 +94,10 @@ fn nothing_found(report: &CheckReport, seen: Seen) -> (Level, String) {
         return (Level::Unknown, format!("No verdict: {what}."));
     }
     let collectives: u64 = report.communicators.iter().map(|check| check.collectives).sum();
-    let is_measured = report.communicators.iter().any(|check| check.verdict.messages > 0);
+    let slow = report.slow.as_ref();
+    let is_known = slow.is_some_and(|slow| slow.first.kind != Kind::Unknown);
     let is_cut = report.communicators.iter().any(|check| check.measured.contains_key(&Outcome::RecordsLost));
-    let waits = if is_measured {
-        "no rank and no link stands out"
-    } else {
-        "who waits for whom was not measured (record with --level steps)"
-    };
+    let waits = slow.map_or_else(String::new, |slow| format!("; {}", slow.summary()));
     let whole = recorded >= ranks;
     let who = if whole {
         format!("all {recorded} ranks")
@@ -101,7 +105,7 @@ fn nothing_found(report: &CheckReport, seen: Seen) -> (Level, String) {
         format!("the {recorded} of {ranks} ranks that were recorded")
     };
     let lost = if has_losses || is_cut { "; some records were lost" } else { "" };
-    let level = if whole && is_measured && lost.is_empty() && report.notes.is_empty() {
+    let level = if whole && is_known && lost.is_empty() && report.notes.is_empty() {
         Level::Good
     } else {
         Level::Open
@@ -111,7 +115,7 @@ fn nothing_found(report: &CheckReport, seen: Seen) -> (Level, String) {
         1 => format!("{collectives} collectives"),
         _ => format!("{collectives} collectives of {comms} communicators"),
     };
-    (level, format!("No fault was found: {who} agree on {what}; {waits}{lost}."))
+    (level, format!("No fault was found: {who} agree on {what}{waits}{lost}."))
 }
 
 fn capitalized(text: &str) -> String {

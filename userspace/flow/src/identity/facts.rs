@@ -89,6 +89,20 @@ impl CommunicatorFacts {
         }
     }
 
+    /// Makes the row of this rank. Where several communicators have one hash, it is that of the first.
+    pub fn report(&self) -> CommunicatorReport {
+        let mut row = CommunicatorReport {
+            comm_hash: self.comm_hash.clone(),
+            folder: self.comm_hash.clone(),
+            rank: self.rank,
+            n_ranks: self.n_ranks.unwrap_or_default(),
+            pid: self.pid,
+            ..CommunicatorReport::default()
+        };
+        self.fill(&mut row);
+        row
+    }
+
     /// Puts the values into the row of this rank.
     pub fn fill(&self, row: &mut CommunicatorReport) {
         row.comm_name.clone_from(&self.comm_name);

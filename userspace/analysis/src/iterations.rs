@@ -1,0 +1,165 @@
+//! Times of iterations, for some processes: an iteration is a part of a process's collectives that recurs.
+
+use std::collections::BTreeMap;
+
+use flow::{
+    iterations::{Collective, IterationFinder, Period, marks},
+    schema::{Op, RankKey},
+    statistics::{Durations as _, Quantiles},
+};
+use nccl_library::nccl::Name;
+
+/// Most processes that are looked at: the first ones. Others of the job iterate with them.
+const MAX_PROCESSES: usize = 32;
+
+/// Number of collectives within which some part must recur.
+const LOOKED_AT: usize = 8192;
+
+/// Most points on the page, for each process.
+const MAX_POINTS: usize = 2048;
+
+#[derive(Debug, Default)]
+pub(crate) struct Iterations {
+    /// Processes by host and number.
+    processes: BTreeMap<(usize, u32), Process>,
+    /// Number of ops of others.
+    pub(crate) others: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Process {
+    pub(crate) comm: usize,
+    /// The rank in `comm`; the first, if the process has several ranks there.
+    pub(crate) rank: i32,
+    ranks: BTreeMap<usize, i32>,
+    /// The last number of each communicator: an op comes once for each of its channels.
+    last: BTreeMap<usize, u64>,
+    finder: IterationFinder,
+    pub(crate) period: Option<Period>,
+    has_looked: bool,
+    pub(crate) points: Vec<Point>,
+    pub(crate) times: Quantiles,
+    /// Number of iterations in a point; doubles when there are too many points.
+    together: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Point {
+    pub(crate) at_ns: u64,
+    pub(crate) n: u64,
+    pub(crate) sum_ns: u64,
+    pub(crate) max_ns: u64,
+}
+
+impl Iterations {
+    pub(crate) fn add(&mut self, host: usize, comm: usize, key: RankKey, op: &Op, offset_ns: u64) {
+        let row = &op.row;
+        if row.pattern.is_p2p() {
+            return;
+        }
+        let of = (host, key.pid);
+        if self.processes.len() >= MAX_PROCESSES && !self.processes.contains_key(&of) {
+            self.others += 1;
+            return;
+        }
+        let process = self.processes.entry(of).or_insert_with(|| Process {
+            comm,
+            rank: key.rank,
+            together: 1,
+            ..Process::default()
+        });
+        if *process.ranks.entry(comm).or_insert(key.rank) != key.rank {
+            return;
+        }
+        if process.last.get(&comm).is_some_and(|last| row.seq <= *last) {
+            return;
+        }
+        process.last.insert(comm, row.seq);
+        let name = row.called().map_or("", |name| name.as_str());
+        let what = (name, row.count.or(row.bytes), row.dtype.as_ref().map(Name::as_str));
+        let ts_ns = row.ts_ns.saturating_add(offset_ns);
+        process.push(Collective::new(what, (key.hash, row.n_ranks), row.seq, ts_ns));
+    }
+
+    /// Completes the iterations that have come. Returns the processes by host and number.
+    pub(crate) fn processes(&mut self) -> impl Iterator<Item = (&(usize, u32), &Process)> {
+        for process in self.processes.values_mut() {
+            process.look();
+            process.take_marks();
+        }
+        self.processes.iter()
+    }
+}
+
+impl Process {
+    /// Returns the mean length of its iterations.
+    pub(crate) fn mean_ns(&self) -> Option<u64> {
+        let sum_ns = self.points.iter().map(|point| point.sum_ns).fold(0, u64::saturating_add);
+        sum_ns.checked_div(self.points.iter().map(|point| point.n).sum())
+    }
+
+    fn push(&mut self, collective: Collective) {
+        if self.has_looked && self.period.is_none() {
+            return;
+        }
+        self.finder.push(collective);
+        if self.finder.collectives().len() >= LOOKED_AT {
+            self.look();
+            self.take_marks();
+        }
+    }
+
+    fn look(&mut self) {
+        if !self.has_looked {
+            self.has_looked = true;
+            self.period = self.finder.find(true);
+        }
+    }
+
+    /// Takes the iterations that have come. Each lasts until the collective after it.
+    fn take_marks(&mut self) {
+        let Some(period) = &self.period else { return };
+        let marks = marks(self.finder.collectives(), period);
+        let length = period.collectives();
+        let mut passed = 0;
+        for mark in marks {
+            let Some(next_ns) = mark.next_ns else {
+                passed = mark.at;
+                break;
+            };
+            let ns = next_ns.saturating_sub(mark.first.ts_ns);
+            self.times.note(ns);
+            self.note(Point { at_ns: mark.first.ts_ns, n: 1, sum_ns: ns, max_ns: ns });
+            passed = mark.at + length;
+        }
+        // Collectives that fit no iteration are not kept for ever.
+        let all = self.finder.collectives().len();
+        self.finder.forget(if passed == 0 && all >= LOOKED_AT { all - length } else { passed });
+    }
+
+    fn note(&mut self, point: Point) {
+        self.put(point);
+        if self.points.len() > MAX_POINTS {
+            self.together *= 2;
+            for point in std::mem::take(&mut self.points) {
+                self.put(point);
+            }
+        }
+    }
+
+    /// Adds a point, or joins it with the last one.
+    fn put(&mut self, point: Point) {
+        match self.points.last_mut() {
+            Some(last) if last.n < self.together => last.join(&point),
+            _ => self.points.push(point),
+        }
+    }
+}
+
+impl Point {
+    fn join(&mut self, other: &Self) {
+        self.n += other.n;
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+}

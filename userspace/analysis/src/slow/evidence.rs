@@ -1,0 +1,269 @@
+//! Evidence on the ranks of each job, of all folders, side by side.
+
+use std::collections::BTreeMap;
+
+use super::{
+    activity::{Activity, Mean, Measure},
+    gathered::{Gathered, Member},
+    launches::{Late, median},
+    shares::Shares,
+    verdict::RankName,
+};
+use crate::check::RankWaits;
+
+/// Evidence on a job: on ranks that share communicators.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Evidence {
+    pub(super) ranks: Vec<RankEvidence>,
+    /// Groups of ranks with equal work, of two or more.
+    pub(super) groups: Vec<Vec<usize>>,
+    pub(super) iteration: Option<Iteration>,
+    /// Lateness by communicator and host.
+    pub(super) late: Vec<LateRanks>,
+    /// Waits for messages, by communicator.
+    pub(super) waits: Vec<Vec<WaitingRank>>,
+    /// Messages go through proxies: they can be measured.
+    pub(super) has_proxy: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct RankEvidence {
+    pub(super) name: RankName,
+    pub(super) graphics: Option<Mean>,
+    pub(super) multiprocessors: Option<Mean>,
+    pub(super) tensor: Option<Mean>,
+    pub(super) memory: Option<Mean>,
+    pub(super) utilization: Option<Mean>,
+}
+
+/// The job's iterations.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Iteration {
+    pub(super) typical_ns: u64,
+    pub(super) mean_ns: u64,
+    pub(super) count: u64,
+}
+
+/// Lateness of ranks of a communicator on one host; ranks by index into [`Evidence::ranks`].
+#[derive(Clone, Debug, Default)]
+pub(super) struct LateRanks {
+    pub(super) ranks: Vec<usize>,
+    pub(super) late: Late,
+}
+
+/// What a rank of a communicator waited for.
+#[derive(Clone, Debug)]
+pub(super) struct WaitingRank {
+    /// Index into [`Evidence::ranks`].
+    pub(super) rank: usize,
+    pub(super) waits: RankWaits,
+    /// Shares of its own GPU, and of waits for others.
+    pub(super) shares: Option<(Mean, Mean)>,
+}
+
+/// A member of a folder.
+type Of = (usize, Member);
+
+/// A communicator of all folders.
+#[derive(Default)]
+struct Joined<'a> {
+    n_ranks: i32,
+    members: BTreeMap<i32, Of>,
+    parts: Vec<(usize, &'a super::gathered::CommunicatorRows)>,
+}
+
+/// Returns the evidence on each job.
+pub(super) fn of_jobs(folders: &[Gathered]) -> Vec<Evidence> {
+    let mut joined: BTreeMap<&str, Joined<'_>> = BTreeMap::new();
+    for (folder, gathered) in folders.iter().enumerate() {
+        for (name, rows) in &gathered.communicators {
+            let communicator = joined.entry(name).or_default();
+            communicator.n_ranks = communicator.n_ranks.max(rows.n_ranks);
+            for (rank, member) in &rows.members {
+                communicator.members.entry(*rank).or_insert((folder, *member));
+            }
+            communicator.parts.push((folder, rows));
+        }
+    }
+    let mut sets = Sets::default();
+    for communicator in joined.values() {
+        let mut members = communicator.members.values();
+        let first = members.next().copied();
+        members.filter_map(|other| Some((first?, *other))).for_each(|(one, other)| sets.join(one, other));
+        first.into_iter().for_each(|first| sets.join(first, first));
+    }
+    let jobs = sets.sets();
+    jobs.into_iter().map(|members| of_job(folders, &joined, members)).collect()
+}
+
+fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members: Vec<Of>) -> Evidence {
+    let is_of =
+        |communicator: &&Joined<'_>| communicator.members.values().any(|member| members.contains(member));
+    let communicators: Vec<&Joined<'_>> = joined.values().filter(is_of).collect();
+    // Where nobody names ranks, those of the largest communicator do.
+    let largest = communicators.iter().max_by_key(|communicator| communicator.n_ranks);
+    let in_largest: BTreeMap<Of, i32> = largest
+        .map(|communicator| communicator.members.iter().map(|(rank, of)| (*of, *rank)).collect())
+        .unwrap_or_default();
+    let facts = |(folder, member): Of| folders.get(folder)?.facts(member);
+    let all_named = members.iter().all(|of| facts(*of).is_some_and(|facts| facts.job_rank.is_some()));
+    let number = |of: &Of| {
+        let named = facts(*of).and_then(|facts| facts.job_rank).filter(|_| all_named).map(i64::from);
+        named.or_else(|| in_largest.get(of).map(|rank| i64::from(*rank)))
+    };
+    members.sort_by_key(|of| (number(of).unwrap_or(i64::MAX), *of));
+    let index: BTreeMap<Of, usize> = members.iter().enumerate().map(|(at, of)| (*of, at)).collect();
+    let span = |folder: usize| folders.get(folder).and_then(|gathered| gathered.span_ns);
+    let ranks = members.iter().map(|of| {
+        let Some(facts) = facts(*of) else { return RankEvidence::default() };
+        let name = RankName {
+            rank: number(of).and_then(|rank| i32::try_from(rank).ok()).unwrap_or(-1),
+            host: facts.host.clone(),
+            pid: facts.pid,
+            gpu: facts.gpu,
+        };
+        let activity = folders.get(of.0).and_then(|gathered| gathered.activity(facts));
+        RankEvidence::new(name, activity, span(of.0))
+    });
+    let ranks = ranks.collect();
+    let mean_ns = sequence_ns(folders, &members);
+    let has_proxy = communicators.iter().any(|one| one.parts.iter().any(|(_, rows)| rows.has_proxy));
+    let mut evidence = Evidence { ranks, has_proxy, ..Evidence::default() };
+    let at = |of: &Of| index.get(of).copied();
+    for communicator in &communicators {
+        for (folder, rows) in &communicator.parts {
+            let Some((count, first, last)) = rows.launches.span() else { continue };
+            let late = rows.launches.late(collectives_in(mean_ns, count, last - first));
+            let of = |rank: &i32| at(&(*folder, *rows.members.get(rank)?));
+            let ranks: Vec<usize> = late.ranks.iter().filter_map(of).collect();
+            if ranks.len() == late.ranks.len() && !late.iterations.is_empty() {
+                evidence.late.push(LateRanks { ranks, late });
+            }
+        }
+        let waits = communicator.parts.iter().flat_map(|(_, rows)| &rows.waits);
+        let of_rank = |(waits, shares): &(RankWaits, Shares)| {
+            let rank = at(communicator.members.get(&waits.rank)?)?;
+            Some(WaitingRank { rank, waits: waits.clone(), shares: shares.means() })
+        };
+        let waits: Vec<WaitingRank> = waits.filter_map(of_rank).collect();
+        if waits.len() > 1 {
+            evidence.waits.push(waits);
+        }
+    }
+    evidence.iteration = evidence.late.iter().filter_map(LateRanks::iteration).max_by_key(|it| it.typical_ns);
+    evidence.groups = groups(&communicators, &index);
+    evidence
+}
+
+/// Returns the number of a communicator's collectives, `count` in `span_ns`, within so long a time.
+fn collectives_in(ns: u64, count: usize, span_ns: u64) -> u64 {
+    if span_ns == 0 {
+        return 1;
+    }
+    let all = u128::try_from(count).unwrap_or(0) * u128::from(ns);
+    let rounded = (all + u128::from(span_ns) / 2) / u128::from(span_ns);
+    u64::try_from(rounded).unwrap_or(1).max(1)
+}
+
+/// Returns the mean length of the sequence of collectives that recurs in the processes of a job, by that in the
+/// middle; 0, where none does.
+fn sequence_ns(folders: &[Gathered], members: &[Of]) -> u64 {
+    let of_member = |(folder, member): &Of| {
+        let gathered = folders.get(*folder)?;
+        gathered.sequences.get(&gathered.facts(*member)?.pid).copied()
+    };
+    median(members.iter().filter_map(of_member).collect())
+}
+
+/// Returns groups of ranks with equal work: those that run collectives together, and are no stages of a pipeline
+/// to each other.
+fn groups(communicators: &[&Joined<'_>], index: &BTreeMap<Of, usize>) -> Vec<Vec<usize>> {
+    let mut stages: Vec<(usize, usize)> = Vec::new();
+    for communicator in communicators {
+        let at = |rank: i32| communicator.members.get(&rank).and_then(|of| index.get(of)).copied();
+        let pairs = || communicator.parts.iter().flat_map(|(_, rows)| rows.pairs.iter().copied());
+        let to_all = |rank: i32| {
+            let peers = pairs().filter(|(from, _)| *from == rank).count();
+            communicator.n_ranks > 2
+                && i32::try_from(peers + 1).is_ok_and(|peers| peers >= communicator.n_ranks)
+        };
+        stages.extend(
+            pairs().filter(|(from, _)| !to_all(*from)).filter_map(|(from, to)| Some((at(from)?, at(to)?))),
+        );
+    }
+    let mut sets = Sets::default();
+    for communicator in communicators {
+        let has_collectives = communicator.parts.iter().any(|(_, rows)| rows.launches.span().is_some());
+        let members: Vec<usize> =
+            communicator.members.values().filter_map(|of| index.get(of)).copied().collect();
+        let has_stages = stages.iter().any(|(from, to)| members.contains(from) && members.contains(to));
+        if let Some(first) = members.first().filter(|_| has_collectives && !has_stages) {
+            members.iter().for_each(|other| sets.join(*first, *other));
+        }
+    }
+    sets.sets().into_iter().filter(|set| set.len() > 1).collect()
+}
+
+impl RankEvidence {
+    fn new(name: RankName, activity: Option<&Activity>, span_ns: Option<(u64, u64)>) -> Self {
+        let mean = |measure| activity.zip(span_ns).and_then(|(activity, span)| activity.mean(measure, span));
+        Self {
+            name,
+            graphics: mean(Measure::Graphics),
+            multiprocessors: mean(Measure::Multiprocessors),
+            tensor: mean(Measure::Tensor),
+            memory: mean(Measure::Memory),
+            utilization: mean(Measure::Utilization),
+        }
+    }
+}
+
+impl LateRanks {
+    /// Returns the lateness of a rank in each iteration, in the order of iterations.
+    pub(super) fn of(&self, rank: usize) -> Vec<u64> {
+        let Some(at) = self.ranks.iter().position(|other| *other == rank) else { return Vec::new() };
+        let iterations = self.late.iterations.iter();
+        iterations.map(|iteration| iteration.late_ns.get(at).copied().unwrap_or(0)).collect()
+    }
+
+    /// Returns the length of iterations, if there are some.
+    pub(super) fn iteration(&self) -> Option<Iteration> {
+        let lasted: Vec<u64> =
+            self.late.iterations.iter().filter_map(|iteration| iteration.lasted_ns).collect();
+        let count = lasted.len() as u64;
+        let mean_ns = lasted.iter().sum::<u64>().checked_div(count)?;
+        Some(Iteration { typical_ns: median(lasted), mean_ns, count })
+    }
+}
+
+/// Sets of things that belong together.
+#[derive(Debug)]
+struct Sets<T>(BTreeMap<T, usize>, usize);
+
+impl<T> Default for Sets<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new(), 0)
+    }
+}
+
+impl<T: Copy + Ord> Sets<T> {
+    fn join(&mut self, one: T, other: T) {
+        let mut set = |of: T| {
+            self.1 += 1;
+            let new = self.1;
+            *self.0.entry(of).or_insert(new)
+        };
+        let (kept, gone) = (set(one), set(other));
+        if kept != gone {
+            self.0.values_mut().filter(|set| **set == gone).for_each(|set| *set = kept);
+        }
+    }
+
+    fn sets(self) -> Vec<Vec<T>> {
+        let mut sets: BTreeMap<usize, Vec<T>> = BTreeMap::new();
+        for (of, set) in self.0 {
+            sets.entry(set).or_default().push(of);
+        }
+        sets.into_values().collect()
+    }
+}

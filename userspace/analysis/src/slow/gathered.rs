@@ -1,0 +1,200 @@
+//! Rows of a folder, gathered for the verdict.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use flow::{
+    schema::{CommunicatorReport, GpuRow, Op, RankKey},
+    session::SessionReport,
+};
+use nccl_library::nccl::Name;
+
+use super::{activity::Activity, launches::Launches, shares::Shares};
+use crate::{check::RankWaits, export::Who, iterations::Iterations};
+
+/// Most launches of a communicator on one host that are kept.
+const MAX_LAUNCHES: usize = 1 << 20;
+
+/// Most pairs of ranks with sends and receives that are kept, for each communicator.
+const MAX_PAIRS: usize = 4096;
+
+/// A process with a GPU, which takes part in a job. Index into [`Gathered::members`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Member(usize);
+
+/// Data on what takes part in a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MemberFacts {
+    pub(super) host: String,
+    pub(super) pid: u32,
+    pub(super) job_rank: Option<u32>,
+    /// NVML's number of its GPU on the host, if that is known.
+    pub(super) gpu: Option<u32>,
+    pub(super) gpu_uuid: Option<String>,
+    pub(super) bus_id: Option<String>,
+    /// Number among the GPUs of a process that has several: its first rank.
+    first_rank: i32,
+}
+
+/// Ranks of a communicator in a folder.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CommunicatorRows {
+    pub(super) n_ranks: i32,
+    pub(super) name: Option<String>,
+    pub(super) members: BTreeMap<i32, Member>,
+    pub(super) launches: Launches,
+    /// Pairs of ranks that send to each other: sender and receiver.
+    pub(super) pairs: BTreeSet<(i32, i32)>,
+    pub(super) waits: Vec<(RankWaits, Shares)>,
+    /// An op has a peer with a proxy.
+    pub(super) has_proxy: bool,
+    last: BTreeMap<i32, u64>,
+}
+
+/// Rows of a folder.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    who: Who,
+    offset_ns: u64,
+    has_clock: bool,
+    pub(super) members: Vec<MemberFacts>,
+    by_process: HashMap<u32, Vec<Member>>,
+    pub(super) communicators: BTreeMap<String, CommunicatorRows>,
+    iterations: Iterations,
+    /// Mean length of the sequence of collectives that recurs in a process.
+    pub(super) sequences: HashMap<u32, u64>,
+    /// Activity of GPUs: NVML's number, UUID and PCI address, as rows have them.
+    pub(super) gpus: BTreeMap<(u32, Option<String>, Option<String>), Activity>,
+    /// Wall times of the first and the last launch.
+    pub(super) span_ns: Option<(u64, u64)>,
+}
+
+impl Gathered {
+    pub(crate) fn new(session: &SessionReport) -> Self {
+        let clock = session.known_clock();
+        Self {
+            who: Who::of(session),
+            offset_ns: clock.map_or(0, |clock| clock.offset_ns),
+            has_clock: clock.is_some(),
+            ..Self::default()
+        }
+    }
+
+    /// Takes an op on a channel of a rank of this communicator.
+    pub(crate) fn op(&mut self, communicator: &str, op: &Op) {
+        let row = &op.row;
+        if !self.communicators.contains_key(communicator) {
+            self.communicators.insert(communicator.to_owned(), CommunicatorRows::default());
+        }
+        let number = self.communicators.len();
+        let Some(rows) = self.communicators.get_mut(communicator) else { return };
+        rows.has_proxy |= row.needed;
+        let is_new = !rows.members.contains_key(&row.rank);
+        if row.pattern.is_p2p() {
+            let pair =
+                if row.called().is_some_and(is_send) { (row.rank, row.root) } else { (row.root, row.rank) };
+            if rows.pairs.len() < MAX_PAIRS && pair.0 != pair.1 {
+                rows.pairs.insert(pair);
+            }
+        } else if rows.last.get(&row.rank).is_none_or(|last| *last < row.seq) {
+            rows.last.insert(row.rank, row.seq);
+            if self.has_clock {
+                let wall_ns = row.ts_ns.saturating_add(self.offset_ns);
+                rows.launches.add(row.rank, row.seq / 2, wall_ns, MAX_LAUNCHES);
+                let (first, last) = self.span_ns.unwrap_or((wall_ns, wall_ns));
+                self.span_ns = Some((first.min(wall_ns), last.max(wall_ns)));
+            }
+            self.iterations.add(0, number, op.rank, op, self.offset_ns);
+        }
+        if is_new {
+            let facts = self.who.rank(op.rank);
+            rows.n_ranks = row.n_ranks;
+            rows.name = rows.name.take().or_else(|| facts?.comm_name.clone());
+            let facts = MemberFacts::of(&self.who, facts, op.rank, &row.host);
+            let member = self.member(op.rank.pid, facts, communicator);
+            if let Some(rows) = self.communicators.get_mut(communicator) {
+                rows.members.insert(row.rank, member);
+            }
+        }
+    }
+
+    /// Takes the waits of a rank, when all messages have come.
+    pub(crate) fn waits(&mut self, communicator: &str, waits: &RankWaits, shares: Shares) {
+        if let Some(rows) = self.communicators.get_mut(communicator) {
+            rows.waits.push((waits.clone(), shares));
+        }
+    }
+
+    /// Completes what was gathered, when all rows have come.
+    pub(crate) fn end(&mut self) {
+        let processes = self.iterations.processes();
+        self.sequences.extend(processes.filter_map(|((_, pid), process)| Some((*pid, process.mean_ns()?))));
+    }
+
+    pub(crate) fn gpu(&mut self, row: &GpuRow) {
+        let gpu = (row.gpu, row.gpu_uuid.clone(), row.bus_id.clone());
+        self.gpus.entry(gpu).or_default().add(row, row.ts_ns.saturating_add(self.offset_ns));
+    }
+
+    /// Returns what a rank is of: known from another communicator, by process and GPU, or new.
+    fn member(&mut self, pid: u32, facts: MemberFacts, communicator: &str) -> Member {
+        let of_process = self.by_process.entry(pid).or_default();
+        let taken = |member: &Member| {
+            let rows = self.communicators.get(communicator);
+            rows.is_some_and(|rows| rows.members.values().any(|other| other == member))
+        };
+        let known = of_process.iter().copied().find(|member| {
+            let same = |known: &MemberFacts| facts.is_same_gpu(known);
+            self.members.get(member.0).is_some_and(same) && !taken(member)
+        });
+        known.unwrap_or_else(|| {
+            let member = Member(self.members.len());
+            of_process.push(member);
+            self.members.push(facts);
+            member
+        })
+    }
+
+    pub(super) fn facts(&self, member: Member) -> Option<&MemberFacts> {
+        self.members.get(member.0)
+    }
+
+    /// Returns the activity of a member's GPU, by UUID, PCI address or number.
+    pub(super) fn activity(&self, facts: &MemberFacts) -> Option<&Activity> {
+        let same = |one: &Option<String>, other: &Option<String>| one.is_some() && one == other;
+        let mut gpus = self.gpus.iter();
+        let by_name =
+            gpus.find(|((_, uuid, bus), _)| same(uuid, &facts.gpu_uuid) || same(bus, &facts.bus_id));
+        let by_number = || {
+            let is_unknown = facts.gpu_uuid.is_none() && facts.bus_id.is_none();
+            self.gpus.iter().find(|((number, ..), _)| is_unknown && Some(*number) == facts.gpu)
+        };
+        by_name.or_else(by_number).map(|(_, activity)| activity)
+    }
+}
+
+fn is_send(function: &Name) -> bool {
+    function.as_str() == "Send"
+}
+
+impl MemberFacts {
+    fn of(who: &Who, facts: Option<&CommunicatorReport>, key: RankKey, host: &Name) -> Self {
+        let of_process = who.job_ranks(key.pid);
+        let job_rank = facts.and_then(|facts| facts.job_rank);
+        Self {
+            host: host.to_string(),
+            pid: key.pid,
+            job_rank: job_rank.or_else(|| of_process.first().copied().filter(|_| of_process.len() == 1)),
+            gpu: facts.and_then(|facts| facts.nvml_dev),
+            gpu_uuid: facts.and_then(|facts| facts.gpu_uuid.clone()),
+            bus_id: facts.and_then(|facts| facts.bus_id.clone()),
+            first_rank: key.rank,
+        }
+    }
+
+    fn is_same_gpu(&self, other: &Self) -> bool {
+        match (&self.bus_id, &other.bus_id) {
+            (Some(own), Some(other)) => own == other,
+            _ => self.gpu == other.gpu,
+        }
+    }
+}

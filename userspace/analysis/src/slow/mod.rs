@@ -1,0 +1,34 @@
+//! Who holds a running job back, where nothing is stuck: a rank's GPU, a rank's host, a stage, a link, or nobody.
+//!
+//! [`gathered`] takes rows of a folder, as they come. [`evidence`] puts those of all folders side by side, for
+//! each job. [`verdict`] judges: it is pure, and says what it could not see.
+//!
+//! Three kinds of evidence are independent of each other:
+//!
+//! - What GPUs do, by NVML's GPM counters. A kernel of NCCL that waits keeps its GPU busy, but few of its
+//!   multiprocessors. So of ranks with equal work, the one that the others wait for is the one whose
+//!   multiprocessors are busiest; and a GPU that has nothing to run while the others' kernels wait has a late
+//!   host.
+//! - When ranks launch the same collective, by one host's clock.
+//! - What messages waited for, where they were measured ([`crate::check`]).
+
+mod activity;
+mod evidence;
+mod gathered;
+mod launches;
+mod messages;
+mod pauses;
+mod shares;
+mod text;
+mod verdict;
+
+pub(crate) use gathered::Gathered;
+pub(crate) use shares::Shares;
+pub use verdict::{Cause, Kind, RankName, Slow};
+
+/// Judges the jobs of folders that were read side by side; the job that is held back most comes first.
+pub(crate) fn judge(folders: &[Gathered]) -> Vec<Slow> {
+    let mut jobs: Vec<Slow> = evidence::of_jobs(folders).iter().map(Slow::of).collect();
+    jobs.sort_by(|one, other| other.weight().total_cmp(&one.weight()));
+    jobs
+}

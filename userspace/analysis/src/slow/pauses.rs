@@ -1,0 +1,103 @@
+//! Lateness of one rank, over iterations: steady, or in pauses that all others wait for.
+
+use super::{evidence::Evidence, launches::median};
+
+/// Iterations that must be seen before lateness says anything.
+const MIN_ITERATIONS: usize = 8;
+
+/// Fewest pauses that have a rhythm.
+const MIN_PAUSES: usize = 3;
+
+/// Lateness of a rank in the communicator in which it is largest.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Pauses {
+    /// Number of iterations that were compared.
+    pub(super) iterations: usize,
+    /// Usual lateness, and usual length of an iteration.
+    pub(super) typical_ns: u64,
+    pub(super) iteration_ns: u64,
+    /// Part of the iterations in which the rank launched last by more than a hundredth of an iteration.
+    pub(super) late_percent: f64,
+    /// Number of iterations that were longer by as much as the rank was late in them.
+    pub(super) pauses: usize,
+    /// Usual length of such a pause.
+    pub(super) pause_ns: u64,
+    /// They come in each so-manieth iteration.
+    pub(super) every: Option<u64>,
+    /// Time of all pauses, in percent of the recorded iterations.
+    pub(super) cost_percent: f64,
+}
+
+impl Pauses {
+    /// Tells whether the rank is usually late, by no more than an iteration: a rank that is later in all of them
+    /// has hosts that run ahead beside it.
+    pub(super) fn is_late(&self) -> bool {
+        self.iterations >= MIN_ITERATIONS
+            && self.late_percent >= 80.0
+            && self.typical_ns * 50 >= self.iteration_ns
+            && self.typical_ns < self.iteration_ns
+    }
+}
+
+/// Returns the lateness of a rank.
+pub(super) fn of(evidence: &Evidence, rank: usize) -> Pauses {
+    let all = evidence.late.iter().filter_map(|late| {
+        let (lateness, iteration) = (late.of(rank), late.iteration()?);
+        (late.ranks.len() > 1 && lateness.len() >= MIN_ITERATIONS).then(|| {
+            let lasted: Vec<Option<u64>> =
+                late.late.iterations.iter().map(|iteration| iteration.lasted_ns).collect();
+            let numbers: Vec<u64> = late.late.iterations.iter().map(|iteration| iteration.number).collect();
+            in_communicator(&lateness, &lasted, &numbers, iteration.typical_ns)
+        })
+    });
+    let more = |one: &Pauses, other: &Pauses| {
+        let size = |pauses: &Pauses| pauses.cost_percent;
+        size(one).total_cmp(&size(other)).then(one.typical_ns.cmp(&other.typical_ns))
+    };
+    all.max_by(more).unwrap_or_default()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shares, for people")]
+fn in_communicator(lateness: &[u64], lasted: &[Option<u64>], numbers: &[u64], iteration_ns: u64) -> Pauses {
+    let typical_ns = median(lateness.to_vec());
+    let late = lateness.iter().filter(|ns| **ns * 100 >= iteration_ns).count();
+    let late_percent = late as f64 * 100.0 / lateness.len().max(1) as f64;
+    // A pause is longer than a tenth of an iteration, and the iteration that ends or begins with it is longer by
+    // about as much.
+    let mut pauses = Vec::new();
+    for (at, ns) in lateness.iter().enumerate() {
+        let more = ns.saturating_sub(typical_ns);
+        if more * 10 < iteration_ns || more == 0 {
+            continue;
+        }
+        let before = at.checked_sub(1).and_then(|before| lasted.get(before)).copied().flatten();
+        let own = lasted.get(at).copied().flatten();
+        let longer = before.max(own).unwrap_or(0).saturating_sub(iteration_ns);
+        if longer * 2 >= more && longer <= more * 2 {
+            pauses.push((numbers.get(at).copied().unwrap_or(0), longer.min(more)));
+        }
+    }
+    let all_ns: u64 = lasted.iter().flatten().sum();
+    let paused_ns: u64 = pauses.iter().map(|(_, ns)| ns).sum();
+    let every = rhythm(&pauses);
+    let is_enough = pauses.len() >= MIN_PAUSES;
+    Pauses {
+        iterations: lateness.len(),
+        typical_ns,
+        iteration_ns,
+        late_percent,
+        pauses: pauses.len(),
+        pause_ns: median(pauses.iter().map(|(_, ns)| *ns).collect()),
+        every,
+        cost_percent: if is_enough { paused_ns as f64 * 100.0 / all_ns.max(1) as f64 } else { 0.0 },
+    }
+}
+
+/// Returns the number of iterations from one pause to the next, if it is mostly the same.
+fn rhythm(pauses: &[(u64, u64)]) -> Option<u64> {
+    let between: Vec<u64> =
+        pauses.windows(2).filter_map(|pair| Some(pair.last()?.0.saturating_sub(pair.first()?.0))).collect();
+    let usual = median(between.clone());
+    let same = between.iter().filter(|other| **other == usual).count();
+    (pauses.len() >= MIN_PAUSES && same * 10 >= between.len() * 7 && usual > 1).then_some(usual)
+}

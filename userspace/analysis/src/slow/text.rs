@@ -1,0 +1,234 @@
+//! The verdict's sentences.
+
+use std::io;
+
+use flow::text::{joined, spaced_seconds};
+
+use super::{
+    activity::Mean,
+    evidence::{Evidence, Iteration, RankEvidence},
+    pauses::Pauses,
+    verdict::{Kind, RankName, Slow},
+};
+
+impl RankName {
+    /// `rank 2 (node17, process 4031, GPU 2)`.
+    fn shown(&self) -> String {
+        let gpu = self.gpu.map(|gpu| format!(", GPU {gpu}")).unwrap_or_default();
+        format!("rank {} ({}, process {}{gpu})", self.rank, self.host, self.pid)
+    }
+}
+
+/// `0.58 ms of each iteration of 8.13 ms (7.1 %)`.
+fn of_iteration(iteration: Option<Iteration>, percent: f64) -> String {
+    match iteration {
+        Some(Iteration { mean_ns, .. }) => {
+            #[expect(
+                clippy::cast_precision_loss,
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a part of a time, for people"
+            )]
+            let cost = (mean_ns as f64 * percent.clamp(0.0, 100.0) / 100.0) as u64;
+            format!(
+                "{} of each iteration of {} ({percent:.1} %)",
+                spaced_seconds(cost),
+                spaced_seconds(mean_ns)
+            )
+        }
+        None => format!("{percent:.1} % of the time"),
+    }
+}
+
+pub(super) fn gpu(name: &RankName, iteration: Option<Iteration>, percent: f64, is_note: bool) -> String {
+    let size = of_iteration(iteration, percent);
+    let name = name.shown();
+    if is_note {
+        return format!(
+            "the GPU of {name} computes a little longer than those of its peers: {size}, as chips of one kind do"
+        );
+    }
+    format!("the others wait for {name}: its GPU computes longer than those of ranks with equal work, {size}")
+}
+
+pub(super) fn gpu_evidence(evidence: &Evidence, group: &[usize], at: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let measures: [(&str, fn(&RankEvidence) -> Option<Mean>); 3] = [
+        ("multiprocessors are busy", |rank| rank.multiprocessors),
+        ("tensor cores are busy", |rank| rank.tensor),
+        ("memory is busy", |rank| rank.memory),
+    ];
+    for (what, measure) in measures {
+        let of = |at: usize| evidence.ranks.get(at).and_then(measure).map(|mean| mean.percent);
+        let others: Vec<f64> = group.iter().filter(|other| **other != at).filter_map(|at| of(*at)).collect();
+        if let (Some(own), false) = (of(at), others.is_empty()) {
+            lines.push(format!("its {what} {own:.1} % of the time, those of its peers {}", range(&others)));
+        }
+    }
+    lines
+}
+
+pub(super) fn stage(ranks: &[i32], iteration: Option<Iteration>, percent: f64) -> String {
+    format!(
+        "{} {} most work by the job's design, and the other stages wait: {}",
+        crate::check::name_ranks(ranks),
+        if ranks.len() == 1 { "does" } else { "do" },
+        of_iteration(iteration, percent)
+    )
+}
+
+pub(super) fn stage_evidence(evidence: &Evidence, groups: &[Vec<usize>], most: usize) -> Vec<String> {
+    let busy = |group: &Vec<usize>| -> Vec<f64> {
+        let ranks = group.iter().filter_map(|at| evidence.ranks.get(*at));
+        ranks.filter_map(|rank| Some(rank.multiprocessors?.percent)).collect()
+    };
+    let own = groups.get(most).map(busy).unwrap_or_default();
+    let others = groups.iter().enumerate().filter(|(at, _)| *at != most);
+    let others: Vec<f64> = others.flat_map(|(_, group)| busy(group)).collect();
+    vec![format!(
+        "its multiprocessors are busy {} of the time, those of the other stages {}",
+        range(&own),
+        range(&others)
+    )]
+}
+
+/// `63.6 to 64.0 %`.
+pub(super) fn range(values: &[f64]) -> String {
+    let (least, most) = (values.iter().copied().reduce(f64::min), values.iter().copied().reduce(f64::max));
+    match (least, most) {
+        (Some(least), Some(most)) if most - least >= 0.1 => format!("{least:.1} to {most:.1} %"),
+        (Some(least), _) => format!("{least:.1} %"),
+        _ => "unknown".to_owned(),
+    }
+}
+
+pub(super) fn host(
+    name: &RankName,
+    pauses: &Pauses,
+    is_cause: bool,
+    iteration: Option<Iteration>,
+    percent: f64,
+) -> String {
+    let name = name.shown();
+    let how = if is_cause {
+        let rhythm = match pauses.every {
+            Some(every) => format!("in every {} iteration", ordinal(every)),
+            None => format!("in {} of {} iterations", pauses.pauses, pauses.iterations),
+        };
+        format!("its host pauses for {} {rhythm}", spaced_seconds(pauses.pause_ns))
+    } else if pauses.is_late() {
+        format!("its host launches {} late in each iteration", spaced_seconds(pauses.typical_ns))
+    } else {
+        "its host launches too late to keep its GPU busy".to_owned()
+    };
+    format!("the others wait for {name}: {how}, {}", of_iteration(iteration, percent))
+}
+
+pub(super) fn host_evidence(
+    rank: &RankEvidence,
+    pauses: &Pauses,
+    idle: Option<f64>,
+    is_coarse: bool,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    if pauses.iterations > 0 {
+        lines.push(format!(
+            "it launches last, by {} in the median, in {:.0} % of {} iterations",
+            spaced_seconds(pauses.typical_ns),
+            pauses.late_percent,
+            pauses.iterations
+        ));
+    }
+    if let Some(idle) = idle {
+        let mean = if is_coarse { rank.utilization } else { rank.graphics };
+        let busy = mean.map_or(0.0, |mean| mean.percent);
+        lines.push(format!(
+            "its GPU has something to run {busy:.1} % of the time, {idle:.1} points less than the others', whose \
+             kernels wait meanwhile"
+        ));
+    }
+    lines
+}
+
+pub(super) fn link(from: &RankName, to: i32, iteration: Option<Iteration>, percent: f64) -> String {
+    format!(
+        "the others wait for the link from {} to rank {to}: its messages take the longest in the network, {}",
+        from.shown(),
+        of_iteration(iteration, percent)
+    )
+}
+
+pub(super) fn not_recorded(rank: i32, iteration: Option<Iteration>, percent: f64) -> String {
+    format!("ranks wait for rank {rank}, which was not recorded: {}", of_iteration(iteration, percent))
+}
+
+/// `2nd`, `10th`.
+fn ordinal(number: u64) -> String {
+    let end = match (number % 10, number % 100) {
+        (1, tens) if tens != 11 => "st",
+        (2, tens) if tens != 12 => "nd",
+        (3, tens) if tens != 13 => "rd",
+        _ => "th",
+    };
+    format!("{number}{end}")
+}
+
+impl Slow {
+    /// Returns what is said where there is no fault, in one sentence.
+    pub fn summary(&self) -> String {
+        let iteration = match self.iteration_ms {
+            Some(ms) if self.first.kind == Kind::Nobody => format!(" (an iteration takes {ms:.2} ms)"),
+            _ => String::new(),
+        };
+        match (self.first.kind, self.not_seen.first()) {
+            (Kind::Unknown, Some(why)) => format!("{}; not seen: {why}", self.first.text),
+            _ => format!("{}{iteration}", self.first.text),
+        }
+    }
+
+    /// Writes causes, evidence, and what was not seen.
+    pub fn write(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        let is_named = !matches!(self.first.kind, Kind::Nobody | Kind::Unknown);
+        for cause in std::iter::once(&self.first).filter(|_| is_named).chain(&self.others) {
+            writeln!(out, "{} {}", if cause.is_note { "note:" } else { "!" }, cause.text)?;
+            cause.evidence.iter().try_for_each(|line| writeln!(out, "    {line}"))?;
+        }
+        self.not_seen.iter().try_for_each(|what| writeln!(out, "not seen: {what}"))
+    }
+}
+
+/// Returns the sentence where nobody is named.
+pub(super) fn nobody(kind: Kind) -> String {
+    match kind {
+        Kind::Nobody => "no rank, no GPU and no host holds the job back".to_owned(),
+        _ => "who holds the job back is not known".to_owned(),
+    }
+}
+
+/// Returns what could not be seen.
+pub(super) fn not_seen(evidence: &Evidence) -> Vec<String> {
+    let ranks = &evidence.ranks;
+    let of = |has: fn(&RankEvidence) -> bool| -> Vec<i32> {
+        ranks.iter().filter(|rank| !has(rank)).map(|rank| rank.name.rank).collect()
+    };
+    let mut notes = Vec::new();
+    let without = of(|rank| rank.multiprocessors.is_some());
+    if without.len() == ranks.len() {
+        notes.push(
+            "how much each GPU computes: the recording has no GPM counters (NVIDIA Hopper and later, with NVML)"
+                .to_owned(),
+        );
+    } else if !without.is_empty() {
+        notes.push(format!("how much the GPUs of ranks {} compute", joined(&without, ", ")));
+    }
+    if evidence.late.iter().all(|late| late.ranks.len() < 2) && ranks.len() > 1 {
+        notes.push("who launches late: no host has two ranks of one communicator".to_owned());
+    }
+    if evidence.waits.is_empty() && evidence.has_proxy {
+        notes.push("what messages waited for: they were not measured (record with --level steps)".to_owned());
+    }
+    if evidence.iteration.is_none() {
+        notes.push("the job's iterations: no sequence of collectives recurs".to_owned());
+    }
+    notes
+}

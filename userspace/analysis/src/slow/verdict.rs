@@ -1,0 +1,316 @@
+//! The verdict: who holds the job back, how much, and what shows it.
+
+use serde::Serialize;
+
+use super::{
+    activity::Mean,
+    evidence::{Evidence, Iteration, RankEvidence},
+    messages,
+    pauses::{self, Pauses},
+    text,
+};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A rank's GPU computes longer than those of ranks with equal work.
+    Gpu,
+    /// A rank's host launches late.
+    Host,
+    /// A group of ranks does more work than others, by the program's design.
+    Stage,
+    /// Messages from a rank to a peer are long in the network.
+    Link,
+    /// All ranks became slower together.
+    All,
+    /// All ranks pause together, for something that is no rank.
+    Outside,
+    Nobody,
+    /// There is too little evidence for a verdict.
+    #[default]
+    Unknown,
+}
+
+/// A rank of the job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RankName {
+    /// Rank in the job; where nobody names it, in the largest communicator.
+    pub rank: i32,
+    pub host: String,
+    pub pid: u32,
+    /// NVML's number of its GPU.
+    pub gpu: Option<u32>,
+}
+
+/// Something that holds the job back.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cause {
+    pub kind: Kind,
+    pub ranks: Vec<i32>,
+    /// The other end of a link.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<i32>,
+    /// Time that it costs in each iteration, in the mean.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_ms: Option<f64>,
+    /// That time in percent of an iteration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub percent: Option<f64>,
+    /// It comes in each so-manieth iteration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_iterations: Option<u64>,
+    /// Probability that ranks and kind are right.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<f64>,
+    /// It is no fault: so the program, or the chips, are made.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_note: bool,
+    pub text: String,
+    pub evidence: Vec<String>,
+}
+
+/// The verdict on a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Slow {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iteration_ms: Option<f64>,
+    pub iterations: u64,
+    /// The cause that costs most, or nobody.
+    #[serde(flatten)]
+    pub first: Cause,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Cause>,
+    /// What could not be seen.
+    pub not_seen: Vec<String>,
+}
+
+/// Smallest part of an iteration that is a fault, in percent. Chips of one kind differ by nearly as much.
+pub(super) const FAULT_PERCENT: f64 = 2.0;
+
+/// Smallest part of an iteration that is told at all.
+const NOTE_PERCENT: f64 = 1.0;
+
+/// Standard errors by which a difference must exceed 0.
+pub(super) const STANDARD_ERRORS: f64 = 4.0;
+
+/// Difference of GPUs, in percent of the time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Difference {
+    pub(super) percent: f64,
+    /// In standard errors.
+    pub(super) certainty: f64,
+}
+
+impl Slow {
+    /// Judges a job.
+    pub(super) fn of(evidence: &Evidence) -> Self {
+        let not_seen = text::not_seen(evidence);
+        let mut causes = hosts(evidence);
+        let late: Vec<i32> = causes.iter().flat_map(|cause| cause.ranks.clone()).collect();
+        causes.extend(gpus(evidence, &late));
+        causes.extend(stages(evidence));
+        // Counters of the GPUs say more than messages, of the ranks that have them.
+        let is_told = |cause: &Cause| {
+            let has_counters =
+                |rank: &RankEvidence| cause.ranks.contains(&rank.name.rank) && rank.multiprocessors.is_some();
+            matches!(cause.kind, Kind::Gpu | Kind::Host) && evidence.ranks.iter().any(has_counters)
+        };
+        let named: Vec<i32> = causes.iter().flat_map(|cause| cause.ranks.clone()).collect();
+        let is_new = |cause: &Cause| !is_told(cause) && !cause.ranks.iter().any(|rank| named.contains(rank));
+        causes.extend(messages::causes(evidence).into_iter().filter(is_new));
+        causes.sort_by(|one, other| {
+            let rank = |cause: &Cause| (cause.is_note, -cause.percent.unwrap_or(0.0));
+            rank(one).partial_cmp(&rank(other)).unwrap_or(std::cmp::Ordering::Equal)
+        });
+        let has_activity = evidence.ranks.iter().filter(|rank| rank.multiprocessors.is_some()).count() > 1;
+        let kind = if has_activity || !evidence.waits.is_empty() { Kind::Nobody } else { Kind::Unknown };
+        let mut causes = causes.into_iter();
+        let first =
+            causes.next().unwrap_or_else(|| Cause { kind, text: text::nobody(kind), ..Cause::default() });
+        Self {
+            iteration_ms: evidence.iteration.map(|iteration| milliseconds(iteration.typical_ns)),
+            iterations: evidence.iteration.map_or(0, |iteration| iteration.count),
+            first,
+            others: causes.collect(),
+            not_seen,
+        }
+    }
+
+    /// Returns what its first fault costs, in percent.
+    pub(crate) fn weight(&self) -> f64 {
+        self.faults().next().and_then(|cause| cause.percent).unwrap_or(0.0)
+    }
+
+    /// Returns the faults, that which costs most first.
+    pub fn faults(&self) -> impl Iterator<Item = &Cause> {
+        let is_fault =
+            |cause: &&Cause| !cause.is_note && matches!(cause.kind, Kind::Gpu | Kind::Host | Kind::Link);
+        std::iter::once(&self.first).chain(&self.others).filter(is_fault)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+pub(super) fn milliseconds(ns: u64) -> f64 {
+    // Microseconds are enough.
+    (ns / 1000) as f64 / 1000.0
+}
+
+/// Returns how far a rank's mean lies above the median of others.
+pub(super) fn above(own: Option<Mean>, others: impl Iterator<Item = Option<Mean>>) -> Option<Difference> {
+    let own = own?;
+    let mut others: Vec<Mean> = others.flatten().collect();
+    others.sort_by(|one, other| one.percent.total_cmp(&other.percent));
+    let (lower, upper) = (others.get(others.len().saturating_sub(1) / 2)?, others.get(others.len() / 2)?);
+    let percent = own.percent - f64::midpoint(lower.percent, upper.percent);
+    // Counters have two decimals, and samples are not quite independent.
+    let error = own.error.hypot(lower.error.max(upper.error)).max(0.1);
+    Some(Difference { percent, certainty: percent.abs() / error })
+}
+
+fn others(evidence: &Evidence, group: &[usize], but: usize) -> impl Iterator<Item = RankEvidence> {
+    let others: Vec<RankEvidence> =
+        group.iter().filter(|at| **at != but).filter_map(|at| evidence.ranks.get(*at)).cloned().collect();
+    others.into_iter()
+}
+
+/// Returns ranks whose hosts launch late: their GPUs have nothing to run while kernels of the others wait; or they
+/// pause, and the iteration takes as much longer for all.
+fn hosts(evidence: &Evidence) -> Vec<Cause> {
+    let all: Vec<usize> = (0..evidence.ranks.len()).collect();
+    let mut causes = Vec::new();
+    for (at, rank) in evidence.ranks.iter().enumerate() {
+        let of = |measure: fn(&RankEvidence) -> Option<Mean>| {
+            let difference = above(measure(rank), others(evidence, &all, at).map(|other| measure(&other)))?;
+            Some(Difference { percent: -difference.percent, ..difference })
+        };
+        let (idle, is_coarse) = match of(|rank| rank.graphics) {
+            Some(idle) => (Some(idle), false),
+            None => (of(|rank| rank.utilization), true),
+        };
+        let pauses = pauses::of(evidence, at);
+        let is_idle = idle.is_some_and(|idle| {
+            idle.percent >= FAULT_PERCENT
+                && idle.certainty >= STANDARD_ERRORS
+                && (!is_coarse || pauses.is_late())
+        });
+        let is_cause = pauses.is_cause(FAULT_PERCENT);
+        if !is_idle && !is_cause {
+            continue;
+        }
+        let idle = idle.filter(|_| is_idle).map(|idle| idle.percent);
+        let percent = if is_cause { pauses.cost_percent } else { idle.unwrap_or(0.0) };
+        let confidence = match (is_idle && !is_coarse, pauses.is_late() || is_cause) {
+            (true, true) => 0.99,
+            (true, false) | (false, true) => 0.9,
+            (false, false) => 0.7,
+        };
+        let every_iterations = pauses.every.filter(|_| is_cause);
+        let iteration = evidence.iteration;
+        causes.push(Cause {
+            kind: Kind::Host,
+            ranks: vec![rank.name.rank],
+            every_iterations,
+            text: text::host(&rank.name, &pauses, is_cause, iteration, percent),
+            evidence: text::host_evidence(rank, &pauses, idle, is_coarse),
+            ..Cause::sized(percent, iteration, confidence)
+        });
+    }
+    causes
+}
+
+/// Returns ranks whose GPUs compute longer than those of ranks with equal work. Ranks whose hosts are late are
+/// none of them.
+fn gpus(evidence: &Evidence, late: &[i32]) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for group in &evidence.groups {
+        for at in group {
+            let Some(rank) = evidence.ranks.get(*at).filter(|rank| !late.contains(&rank.name.rank)) else {
+                continue;
+            };
+            // A GPU without work computes less, which says nothing of the others.
+            let is_usual = |other: &RankEvidence| !late.contains(&other.name.rank) || group.len() == 2;
+            let of = |measure: fn(&RankEvidence) -> Option<Mean>| {
+                let others = others(evidence, group, *at).filter(is_usual);
+                above(measure(rank), others.map(|other| measure(&other)))
+            };
+            let Some(busy) = of(|rank| rank.multiprocessors) else { continue };
+            // What the multiprocessors did must have been work: waiting kernels of NCCL have no tensor cores and
+            // little memory traffic.
+            let works = |difference: Option<Difference>| {
+                difference.is_some_and(|difference| difference.percent >= NOTE_PERCENT / 2.0)
+            };
+            let is_work = works(of(|rank| rank.tensor)) || works(of(|rank| rank.memory));
+            if busy.percent < NOTE_PERCENT || busy.certainty < STANDARD_ERRORS || !is_work {
+                continue;
+            }
+            let is_note = busy.percent < FAULT_PERCENT;
+            let confidence = if busy.certainty >= 2.0 * STANDARD_ERRORS { 0.99 } else { 0.95 };
+            causes.push(Cause {
+                kind: Kind::Gpu,
+                ranks: vec![rank.name.rank],
+                is_note,
+                text: text::gpu(&rank.name, evidence.iteration, busy.percent, is_note),
+                evidence: text::gpu_evidence(evidence, group, *at),
+                ..Cause::sized(busy.percent, evidence.iteration, confidence)
+            });
+        }
+    }
+    causes
+}
+
+/// Returns the stage that does most work, where ranks form groups of equal work.
+fn stages(evidence: &Evidence) -> Option<Cause> {
+    let in_group = |at: &usize| evidence.groups.iter().any(|group| group.contains(at));
+    let alone = (0..evidence.ranks.len()).filter(|at| !in_group(at)).map(|at| vec![at]);
+    let groups: Vec<Vec<usize>> = evidence.groups.iter().cloned().chain(alone).collect();
+    let mean = |group: &Vec<usize>| -> Option<Mean> {
+        let of_group: Vec<Mean> =
+            group.iter().filter_map(|at| evidence.ranks.get(*at)?.multiprocessors).collect();
+        #[expect(clippy::cast_precision_loss, reason = "a number of ranks")]
+        let n = of_group.len() as f64;
+        let percent = of_group.iter().map(|mean| mean.percent).sum::<f64>() / n;
+        let error = of_group.iter().map(|mean| mean.error).fold(0.0, f64::max);
+        (!of_group.is_empty()).then_some(Mean { percent, error })
+    };
+    let means: Vec<Option<Mean>> = groups.iter().map(mean).collect();
+    let (at, most) = means
+        .iter()
+        .enumerate()
+        .filter_map(|(at, mean)| Some((at, (*mean)?)))
+        .max_by(|(_, one), (_, other)| one.percent.total_cmp(&other.percent))?;
+    let others = means.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, mean)| *mean);
+    let busy = above(Some(most), others)?;
+    if busy.percent < FAULT_PERCENT || busy.certainty < STANDARD_ERRORS {
+        return None;
+    }
+    let ranks: Vec<i32> =
+        groups.get(at)?.iter().filter_map(|at| Some(evidence.ranks.get(*at)?.name.rank)).collect();
+    Some(Cause {
+        kind: Kind::Stage,
+        is_note: true,
+        text: text::stage(&ranks, evidence.iteration, busy.percent),
+        evidence: text::stage_evidence(evidence, &groups, at),
+        ranks,
+        ..Cause::sized(busy.percent, evidence.iteration, 0.95)
+    })
+}
+
+impl Cause {
+    pub(super) fn sized(percent: f64, iteration: Option<Iteration>, confidence: f64) -> Self {
+        let cost_ms = iteration.map(|iteration| rounded(milliseconds(iteration.mean_ns) * percent / 100.0));
+        Self { percent: Some(rounded(percent)), cost_ms, confidence: Some(confidence), ..Self::default() }
+    }
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+impl Pauses {
+    /// Tells whether the rank's pauses cost so much, and each iteration took longer by the pause.
+    fn is_cause(&self, percent: f64) -> bool {
+        self.cost_percent >= percent
+    }
+}
