@@ -54,7 +54,8 @@ impl CallLog {
     }
 }
 
-fn now() -> u64 {
+/// CLOCK_MONOTONIC in nanoseconds.
+pub(crate) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a local that the call fills.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };

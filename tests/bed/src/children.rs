@@ -2,6 +2,7 @@
 //! thread, and communicates with the children over their pipes. A child dies with its parent.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::process::parent_id;
 use std::process::{Child, ChildStdin, Command as Process, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -27,6 +28,9 @@ pub(crate) fn run_child(options: &Options, rank: u32) -> Result<Outcome> {
     if parent != Some(parent_id()) {
         bail!("--child is for the bed's own use; the parent is gone");
     }
+    if let Some(prefix) = &options.namespaces {
+        enter_namespace(&format!("{prefix}{rank}"))?;
+    }
     let mut link = PipeLink::new();
     let prepared = setup::prepare(options).and_then(|nccl| {
         if rank == 0 {
@@ -39,6 +43,17 @@ pub(crate) fn run_child(options: &Options, rank: u32) -> Result<Outcome> {
         Err(error) => link.tell(setup::failed(rank, &error))?,
     }
     Ok(Outcome::Told)
+}
+
+/// Moves this process, which has no other thread yet, into a network namespace that `ip netns` has made.
+fn enter_namespace(name: &str) -> Result<()> {
+    let path = format!("/run/netns/{name}");
+    let namespace = std::fs::File::open(&path).with_context(|| format!("opening `{path}`"))?;
+    // SAFETY: takes no memory.
+    if unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } != 0 {
+        return Err(std::io::Error::last_os_error()).with_context(|| format!("entering `{path}`"));
+    }
+    Ok(())
 }
 
 pub(crate) fn run_parent(options: &Options) -> Result<Outcome> {

@@ -20,6 +20,8 @@ pub(crate) struct Shape {
     /// Elements of the whole vector, or of one rank's part.
     pub(crate) count: usize,
     pub(crate) dtype: DataType,
+    /// Ranks of a stage.
+    pub(crate) stage: u32,
     /// Index of the operation in the run.
     pub(crate) op: u64,
 }
@@ -30,13 +32,25 @@ impl Shape {
     }
 
     /// The rank to which a rank sends, and that from which it receives, across nodes of three.
-    pub(crate) fn across(&self, rank: u32) -> (Option<u32>, Option<u32>) {
+    fn across(&self, rank: u32) -> (Option<u32>, Option<u32>) {
         let (node, nodes) = (rank / 3, self.ranks / 3);
         match rank % 3 {
             _ if node >= nodes => (None, None),
             0 => (Some((node + 1) % nodes * 3 + 2), None),
             2 => (None, Some((node + nodes - 1) % nodes * 3)),
             _ => (None, None),
+        }
+    }
+
+    /// The rank to which a rank sends, and that from which it receives, in an operation with one of each.
+    pub(crate) fn peers(&self, rank: u32) -> (Option<u32>, Option<u32>) {
+        match self.kind {
+            OpKind::SendAcross => self.across(rank),
+            OpKind::SendStage => {
+                let to = Some(rank + self.stage).filter(|to| *to < self.ranks);
+                (to, rank.checked_sub(self.stage))
+            }
+            _ => (Some((rank + 1) % self.ranks), Some((rank + self.ranks - 1) % self.ranks)),
         }
     }
 
@@ -65,8 +79,9 @@ impl Shape {
             OpKind::AllGather => u64::from(value(part as u32, self.op, within)),
             OpKind::ReduceScatter => sum(rank as usize * self.count + element),
             OpKind::Broadcast | OpKind::Bcast => u64::from(value(self.root(), self.op, element)),
-            OpKind::SendRecv => u64::from(value((rank + self.ranks - 1) % self.ranks, self.op, element)),
-            OpKind::SendAcross => u64::from(value(self.across(rank).1?, self.op, element)),
+            OpKind::SendRecv | OpKind::SendAcross | OpKind::SendStage => {
+                u64::from(value(self.peers(rank).1?, self.op, element))
+            }
             OpKind::AllToAll => u64::from(value(part as u32, self.op, rank as usize * self.count + within)),
         })
     }
@@ -133,7 +148,7 @@ mod tests {
     use super::*;
 
     fn shape(kind: OpKind) -> Shape {
-        Shape { kind, ranks: 3, count: 5, dtype: DataType::Float32, op: 7 }
+        Shape { kind, ranks: 3, stage: 3, count: 5, dtype: DataType::Float32, op: 7 }
     }
 
     #[test]

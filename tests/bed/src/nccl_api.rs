@@ -187,11 +187,11 @@ impl Api {
         Ok(comm)
     }
 
-    /// Splits a communicator into one with all its ranks.
-    pub(crate) fn comm_split(&self, comm: CommHandle, rank: u32) -> Result<CommHandle> {
+    /// Splits a communicator: the ranks of this colour have a new one.
+    pub(crate) fn comm_split(&self, comm: CommHandle, colour: u32, rank: u32) -> Result<CommHandle> {
         let split = self.comm_split.context("no ncclCommSplit")?;
-        let (mut new, key) = (std::ptr::null_mut(), c_int::try_from(rank)?);
-        self.call("ncclCommSplit", || split(comm, 0, key, &raw mut new, std::ptr::null_mut()))?;
+        let (mut new, colour, key) = (std::ptr::null_mut(), c_int::try_from(colour)?, c_int::try_from(rank)?);
+        self.call("ncclCommSplit", || split(comm, colour, key, &raw mut new, std::ptr::null_mut()))?;
         Ok(new)
     }
 

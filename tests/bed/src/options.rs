@@ -73,6 +73,23 @@ pub(crate) struct Options {
     #[arg(long, value_name = "G", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) group: u32,
 
+    /// The GPU of each rank computes so long before the operations of each iteration, in the same stream
+    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = parse_ms)]
+    pub(crate) compute_ms: f64,
+
+    /// A pipeline of so many stages of neighbouring ranks: sendstage goes from each to the next, all other
+    /// operations are among the ranks of one; processes only
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(2..=16))]
+    pub(crate) stages: Option<u32>,
+
+    /// Slow ranks, a line each, read before each iteration: `RANK gpu PERCENT`, `RANK host MS [EVERY]`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) faults: Option<PathBuf>,
+
+    /// When the GPUs begin each iteration (CLOCK_MONOTONIC, ns), a line each in FILE.rank<R>; with --compute-ms
+    #[arg(long, value_name = "FILE")]
+    pub(crate) iteration_log: Option<PathBuf>,
+
     /// Pause after each group
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub(crate) interval_ms: u64,
@@ -187,6 +204,14 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) sync: bool,
 
+    /// Wait for the results of each iteration before the next one is issued
+    #[arg(long)]
+    pub(crate) sync_iterations: bool,
+
+    /// Each rank in the network namespace PREFIX<R>; processes only
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) namespaces: Option<String>,
+
     /// When the process of a rank dies, or NCCL answers with an error, the other ranks stay until their time
     /// is up
     #[arg(long)]
@@ -257,6 +282,8 @@ pub(crate) enum OpKind {
     SendRecv,
     /// From the first rank of each node of three to the last of the next; the others do nothing
     SendAcross,
+    /// From each stage of `--stages` to the next, rank by rank; the last one sends nothing
+    SendStage,
     /// ncclAlltoAll where the library has it, sends and receives in a group where not
     AllToAll,
 }
@@ -299,6 +326,18 @@ impl Options {
         if self.nodes.is_some() && self.mode != Mode::Processes {
             bail!("--nodes: NCCL tells nodes apart by process; add --mode processes");
         }
+        if (self.stages.is_some() || self.namespaces.is_some()) && self.mode != Mode::Processes {
+            bail!("--stages, --namespaces: add --mode processes");
+        }
+        if self.stages.is_some_and(|stages| !self.ranks.is_multiple_of(stages) || self.ranks / stages < 2) {
+            bail!("--stages: each must have as many ranks, two or more");
+        }
+        if self.ops.contains(&OpKind::SendStage) && self.stages.is_none() {
+            bail!("--ops sendstage: add --stages");
+        }
+        if self.stages.is_some() && self.comms > 1 {
+            bail!("--stages: the communicators are those of the stages, and one of all ranks");
+        }
         if self.phases.is_some() && self.gpu_states.is_none() {
             bail!("--phases: an evaluation can be seen on the GPU only; add --gpu-states FILE");
         }
@@ -340,6 +379,11 @@ impl Options {
     /// The device that `rank` runs on.
     pub(crate) fn device_of(&self, rank: u32) -> u32 {
         self.nodes.map_or(rank, |through| rank % through.size())
+    }
+
+    /// Number of ranks whose collectives are together: those of a stage, or all.
+    pub(crate) fn ranks_of_stage(&self) -> u32 {
+        self.ranks / self.stages.unwrap_or(1)
     }
 
     /// Whether the communicators are never up.
@@ -402,6 +446,14 @@ impl DataType {
 fn parse_stall(text: &str) -> Result<(u32, PathBuf)> {
     let (rank, file) = text.split_once('=').context("expected RANK=FILE")?;
     Ok((rank.parse()?, file.into()))
+}
+
+fn parse_ms(text: &str) -> Result<f64> {
+    let ms: f64 = text.parse()?;
+    if !(0.0..=60_000.0).contains(&ms) {
+        bail!("from 0 to 60000 ms");
+    }
+    Ok(ms)
 }
 
 fn parse_pair(text: &str) -> Result<(u32, u32)> {

@@ -20,6 +20,9 @@ use crate::workload;
 #[derive(Clone)]
 pub(crate) struct Comm {
     handle: usize,
+    /// The rank's number in it.
+    pub(crate) rank: u32,
+    pub(crate) ranks: u32,
     pub(crate) stream: Arc<Stream>,
 }
 
@@ -50,7 +53,16 @@ fn live(options: &Options, nccl: &Nccl, rank: u32, link: &mut impl Link) -> Resu
         let id = if options.own_ids { nccl.api.unique_id()? } else { setup::from_hex(id)? };
         let handle = nccl.api.comm_init_rank(options, id, rank)?;
         comm_hashes.push(nccl.emulator.register(handle as usize));
-        comms.push(Comm { handle: handle as usize, stream: Arc::default() });
+        // A stream that computes is the only one: what comes behind waits for it.
+        let first: Option<&Comm> = comms.first().filter(|_| options.compute_ms > 0.0);
+        let stream = first.map(|first| Arc::clone(&first.stream)).unwrap_or_default();
+        comms.push(Comm { handle: handle as usize, rank, ranks: options.ranks, stream });
+    }
+    if let (Some(_), [all]) = (options.stages, &comms[..]) {
+        let (ranks, stream) = (options.ranks_of_stage(), Arc::clone(&all.stream));
+        let handle = nccl.api.comm_split(all.handle(), rank / ranks, rank)?;
+        comm_hashes.push(nccl.emulator.register(handle as usize));
+        comms.push(Comm { handle: handle as usize, rank: rank % ranks, ranks, stream });
     }
     if options.fork && options.mode == Mode::Processes {
         controller::fork_idle_child(std::os::unix::process::parent_id())?;

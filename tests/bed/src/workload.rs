@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::data::Shape;
 use crate::elsewhere;
+use crate::iterations::Iterations;
 use crate::link::Report;
 use crate::nccl_api::Buffers;
 use crate::options::{OpKind, Options};
@@ -82,7 +83,9 @@ fn run_all(
     deadline: Instant,
     report: &mut Report,
 ) -> Result<()> {
-    let total = u64::from(options.iters) * options.ops.len() as u64;
+    let of_iteration = options.ops.len() as u64;
+    let total = u64::from(options.iters) * of_iteration;
+    let mut iterations = Iterations::new(options, rank)?;
     let joins = match options.absent {
         Some((absent, after)) if absent == rank => after.min(total),
         _ => total,
@@ -97,7 +100,7 @@ fn run_all(
         elsewhere::go(options, rank, next..end, deadline)?;
         if let Some((out, _)) = options.split_without.filter(|(_, at)| (next..end).contains(at)) {
             if rank != out {
-                nccl.api.comm_split(comms[0].handle(), rank)?;
+                nccl.api.comm_split(comms[0].handle(), 0, rank)?;
             }
             std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
         }
@@ -107,6 +110,9 @@ fn run_all(
                 let _result = nccl.api.abort_function()(comm.handle());
             }
             std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+        }
+        if next.checked_next_multiple_of(of_iteration).is_some_and(|begin| begin < end) {
+            iterations.begin(&nccl.emulator, &comms[0].stream)?;
         }
         phases::go(options, &nccl.emulator, rank, next, deadline)?;
         let stays_open = options.open_group.is_some_and(|(one, at)| one == rank && (next..end).contains(&at));
@@ -118,15 +124,20 @@ fn run_all(
         for index in next..end {
             let op = options.op_at(rank, index);
             let kind = options.ops[(op % options.ops.len() as u64) as usize];
+            let comm = match kind {
+                _ if options.stages.is_none() => &comms[(op % comms.len() as u64) as usize],
+                OpKind::SendStage => &comms[0],
+                _ => &comms[comms.len() - 1],
+            };
             let shape = Shape {
                 kind,
-                ranks: options.ranks,
+                ranks: comm.ranks,
+                stage: options.ranks_of_stage(),
                 count: options.bytes_of(rank, op) / options.dtype.size(),
                 dtype: options.dtype,
                 op,
             };
-            let comm = &comms[(op % comms.len() as u64) as usize];
-            flights.push_back(issue(nccl, rank, shape, comm)?);
+            flights.push_back(issue(nccl, shape, comm)?);
         }
         if stays_open {
             std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
@@ -142,18 +153,19 @@ fn run_all(
         if options.interval_ms > 0 {
             std::thread::sleep(Duration::from_millis(options.interval_ms));
         }
-        while (options.sync && !flights.is_empty())
+        let syncs = options.sync || (options.sync_iterations && next.is_multiple_of(of_iteration));
+        while (syncs && !flights.is_empty())
             || flights.len() > WINDOW_OPS
             || in_flight(&flights) > WINDOW_BYTES
         {
             let Some(flight) = flights.pop_front() else { break };
-            if !finish(options, rank, flight, deadline, report) {
+            if !finish(options, flight, deadline, report) {
                 return Ok(());
             }
         }
     }
     while let Some(flight) = flights.pop_front() {
-        if !finish(options, rank, flight, deadline, report) {
+        if !finish(options, flight, deadline, report) {
             return Ok(());
         }
     }
@@ -182,10 +194,11 @@ fn in_flight(flights: &VecDeque<Flight<'_>>) -> usize {
     flights.iter().map(|flight| flight.send.size + flight.recv.size).sum()
 }
 
-fn issue<'a>(nccl: &Nccl, rank: u32, shape: Shape, comm: &'a Comm) -> Result<Flight<'a>> {
+fn issue<'a>(nccl: &Nccl, shape: Shape, comm: &'a Comm) -> Result<Flight<'a>> {
     let size = shape.dtype.size();
     let mut send = Buffer::new(shape.send_elements() * size)?;
     let mut recv = Buffer::new(shape.recv_elements() * size)?;
+    let rank = comm.rank;
     shape.fill(rank, send.bytes());
     let on = Buffers { send: send.address, recv: recv.address, count: shape.count, dtype: shape.dtype };
     let (api, handle) = (&nccl.api, comm.handle());
@@ -202,19 +215,20 @@ fn issue<'a>(nccl: &Nccl, rank: u32, shape: Shape, comm: &'a Comm) -> Result<Fli
             api.bcast(on, shape.root(), handle, stream)?;
         }
         OpKind::Reduce => api.reduce(on, shape.root(), handle, stream)?,
-        OpKind::SendRecv => {
-            api.group_start()?;
-            api.send(on, (rank + 1) % shape.ranks, handle, stream)?;
-            api.recv(on, (rank + shape.ranks - 1) % shape.ranks, handle, stream)?;
-            api.group_end()?;
-        }
-        OpKind::SendAcross => {
-            let (to, from) = shape.across(rank);
+        OpKind::SendRecv | OpKind::SendAcross | OpKind::SendStage => {
+            let (to, from) = shape.peers(rank);
+            let is_both = to.is_some() && from.is_some();
+            if is_both {
+                api.group_start()?;
+            }
             if let Some(to) = to {
                 api.send(on, to, handle, stream)?;
             }
             if let Some(from) = from {
                 api.recv(on, from, handle, stream)?;
+            }
+            if is_both {
+                api.group_end()?;
             }
         }
         OpKind::AllToAll => {
@@ -236,13 +250,7 @@ fn issue<'a>(nccl: &Nccl, rank: u32, shape: Shape, comm: &'a Comm) -> Result<Fli
 }
 
 /// Waits for an operation and checks its result; false if the deadline passed first.
-fn finish(
-    options: &Options,
-    rank: u32,
-    mut flight: Flight<'_>,
-    deadline: Instant,
-    report: &mut Report,
-) -> bool {
+fn finish(options: &Options, mut flight: Flight<'_>, deadline: Instant, report: &mut Report) -> bool {
     if !flight.comm.stream.wait(flight.mark, Some(deadline)) {
         report.timed_out = true;
         return false;
@@ -250,7 +258,7 @@ fn finish(
     if options.no_emulate || !options.is_consistent() {
         return true;
     }
-    match flight.shape.check(rank, flight.recv.bytes()) {
+    match flight.shape.check(flight.comm.rank, flight.recv.bytes()) {
         Ok(elements) => report.checked_elements += elements,
         Err(wrong) => report.wrong.push(wrong),
     }

@@ -12,6 +12,7 @@ pub mod hangs;
 pub mod job;
 pub mod kernel_objects;
 pub mod memory;
+pub mod namespaces;
 pub mod node;
 pub mod prelude;
 pub mod privileges;

@@ -6,7 +6,7 @@
 
 use std::{env, os::unix::fs::PermissionsExt as _};
 
-use ncclflow_e2e::harness::{job::COMES_TO_REST, prelude::*};
+use ncclflow_e2e::harness::{job::COMES_TO_REST, namespaces::Namespaces, prelude::*};
 use test_support::{
     documents::{Block, blocks},
     need_pythons,
@@ -15,8 +15,6 @@ use test_support::{
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/DUMP.md");
 const RANKS: u32 = 3;
-/// A test network (RFC 5737).
-const NETWORK: &str = "192.0.2";
 
 /// As ssh: the words of the command are one line of shell on the other host.
 const SSH: &str = r#"#!/bin/sh
@@ -59,42 +57,21 @@ esac
 /// Hosts with a rank each. All is gone when this is dropped.
 struct Hosts {
     names: Vec<String>,
-    bridge: String,
     ranks: Vec<Killed>,
+    /// Goes after its ranks.
+    _namespaces: Namespaces,
     folder: tempfile::TempDir,
 }
 
-fn ip(words: &str) -> bool {
-    let output = Command::new("ip").args(words.split(' ')).stderr(Stdio::null()).status();
-    output.is_ok_and(|status| status.success())
-}
-
 impl Hosts {
-    /// A bridge with a host at each end. `None`: a test that cannot run.
+    /// A host for each rank. `None`: a test that cannot run.
     fn start(python: &Path) -> Option<Self> {
         let (bed, nvml) = (programs::bed_library()?, programs::nvml_double()?);
         let nccl = programs::nccl("2.27.5-cu12")?;
-        let us = std::process::id() % 100_000;
-        let bridge = format!("nfb{us}");
-        let names = (0..RANKS).map(|rank| format!("nfh{us}-{rank}")).collect();
+        let namespaces = Namespaces::start(RANKS)?;
         let folder = tempfile::tempdir().unwrap();
-        let mut hosts = Self { names, bridge, ranks: Vec::new(), folder };
-        let bridge = &hosts.bridge;
-        let mut made = ip(&format!("link add {bridge} type bridge")) && ip(&format!("link set {bridge} up"));
-        for (rank, name) in hosts.names.iter().enumerate() {
-            let (near, inside) = (format!("nfn{us}-{rank}"), format!("netns exec {name} ip"));
-            made = made
-                && ip(&format!("netns add {name}"))
-                && ip(&format!("link add {near} type veth peer name eth0 netns {name}"))
-                && ip(&format!("link set {near} master {bridge} up"))
-                && ip(&format!("{inside} address add {NETWORK}.{}/24 dev eth0", rank + 1))
-                && ip(&format!("{inside} link set eth0 up"))
-                && ip(&format!("{inside} link set lo up"));
-        }
-        let remedy = "run where bridges and network namespaces may be made (iproute2)";
-        if !need("network namespaces", made, remedy) {
-            return None;
-        }
+        let mut hosts =
+            Self { names: namespaces.names(), ranks: Vec::new(), _namespaces: namespaces, folder };
         for (rank, name) in (0..).zip(hosts.names.clone()) {
             let mut command = Command::new("ip");
             command.args(["netns", "exec", &name, "unshare", "--uts", "--pid", "--fork", "--kill-child"]);
@@ -169,10 +146,6 @@ impl Drop for Hosts {
         for rank in &mut self.ranks {
             rank.kill();
         }
-        for name in &self.names {
-            ip(&format!("netns delete {name}"));
-        }
-        ip(&format!("link delete {}", self.bridge));
     }
 }
 

@@ -34,7 +34,7 @@ use anyhow::{Context, Result, bail};
 
 use self::executor::Control;
 use self::functions::Functions;
-use self::gpu_states::{GpuState, GpuStates, Running};
+use self::gpu_states::{GpuState, GpuStates, KernelOf, Running};
 use self::kernel::Kernel;
 use self::layout::{HostComm, Layout, Work};
 use self::transfer_log::{LaunchName, TransferLog};
@@ -49,6 +49,8 @@ struct State {
     host_comm: HostComm,
     /// None where kernels complete at once, so that versions can run whose device structs are not known here.
     emulation: Option<(Layout, Functions)>,
+    /// The rank of this process; its communicators can have other numbers for it.
+    child: Option<u32>,
     stalls: Vec<(u32, PathBuf)>,
     /// Files while which kernels of a rank wait behind another kernel, or behind something else.
     computes: Vec<(u32, PathBuf)>,
@@ -87,6 +89,7 @@ pub(crate) fn prepare(options: &Options, library: &Library) -> Result<Shared> {
     Ok(Shared(Arc::new(State {
         host_comm,
         emulation,
+        child: options.child,
         stalls: options.stall.clone(),
         computes: options.compute.clone(),
         spins: options.spin.clone(),
@@ -135,7 +138,10 @@ impl Shared {
     pub(crate) fn compute(&self, rank: u32) -> Option<Computing> {
         let gpu = self.0.gpus.get(rank as usize).copied().flatten()?;
         gpu.computes(true);
-        Some(Computing { _running: gpu.run(LaunchShape { blocks: 132, threads: 256 }), gpu })
+        Some(Computing {
+            _running: gpu.run(KernelOf::Program, LaunchShape { blocks: 132, threads: 256 }),
+            gpu,
+        })
     }
 }
 
@@ -184,36 +190,28 @@ impl State {
         }
         let comm = self.comm_of(launch).context("a launch without arguments")?;
         let rank = layout.comm.rank.get_i32(comm);
-        let stalls = self.stalls.iter().filter(|(of, _)| i64::from(*of) == i64::from(rank));
-        let gpu = usize::try_from(rank).ok().and_then(|rank| self.gpus.get(rank).copied().flatten());
-        let control = Control::new(
-            layout.comm.abort_flag.get_usize(comm),
-            stalls.map(|(_, file)| file.clone()).collect(),
-            gpu,
-        );
+        let owner = self.child.map_or(i64::from(rank), i64::from);
+        let gpu = usize::try_from(owner).ok().and_then(|owner| self.gpus.get(owner).copied().flatten());
         let of_rank = |files: &[(u32, PathBuf)]| -> Vec<PathBuf> {
-            files
-                .iter()
-                .filter(|(of, _)| i64::from(*of) == i64::from(rank))
-                .map(|(_, file)| file.clone())
-                .collect()
+            files.iter().filter(|(of, _)| i64::from(*of) == owner).map(|(_, file)| file.clone()).collect()
         };
+        let control = Control::new(layout.comm.abort_flag.get_usize(comm), of_rank(&self.stalls), gpu);
         if !control.wait_while(&of_rank(&self.holds)) {
             return Ok(());
         }
         if let Some(gpu) = gpu {
             let computes = of_rank(&self.computes);
-            let before = gpu.run(LaunchShape { blocks: 132, threads: 256 });
+            let before = gpu.run(KernelOf::Program, LaunchShape { blocks: 132, threads: 256 });
             gpu.computes(computes.iter().any(|file| crate::environment::exists(file)));
             let goes_on = control.wait_while(&computes);
             gpu.computes(false);
             drop(before);
-            let _before = gpu.run(LaunchShape { blocks: 1, threads: 32 });
+            let _before = gpu.run(KernelOf::Program, LaunchShape { blocks: 1, threads: 32 });
             if !goes_on || !control.wait_while(&of_rank(&self.spins)) {
                 return Ok(());
             }
         }
-        let _running = gpu.map(|gpu| gpu.run(launch.shape));
+        let _running = gpu.map(|gpu| gpu.run(KernelOf::Nccl, launch.shape));
         let kernel = Kernel {
             layout,
             functions,

@@ -1,6 +1,6 @@
 //! A cgroup for one process: what its kernel can do to the process from outside.
 
-use std::{fs, io, path::PathBuf};
+use std::{fs, io, path::PathBuf, time::Duration};
 
 use test_support::skip_always;
 
@@ -13,32 +13,47 @@ pub struct Cgroup {
     release: (&'static str, &'static str),
 }
 
-/// Where systemd, or the kernel's own names of the first version, mount a controller: the folder, the file and text that hold
-/// a process, and those that release it.
-type Controller = (&'static str, (&'static str, &'static str), (&'static str, &'static str));
-
-const FREEZERS: [Controller; 3] = [
-    ("/sys/fs/cgroup/freezer", ("freezer.state", "FROZEN"), ("freezer.state", "THAWED")),
-    ("/sys/fs/cgroup", ("cgroup.freeze", "1"), ("cgroup.freeze", "0")),
-    ("/sys/fs/cgroup/unified", ("cgroup.freeze", "1"), ("cgroup.freeze", "0")),
-];
-const QUOTAS: [Controller; 2] = [
-    ("/sys/fs/cgroup/cpu", ("cpu.cfs_quota_us", "1000"), ("cpu.cfs_quota_us", "-1")),
-    ("/sys/fs/cgroup", ("cpu.max", "1000 1000000"), ("cpu.max", "max 1000000")),
-];
+/// Where systemd, or the kernel's own names of the first version, mount a controller: the folder, the files and texts
+/// that hold a process, in their order, and those that release it.
+type Controller<'a> = (&'a str, Vec<(&'a str, String)>, (&'static str, &'static str));
 
 impl Cgroup {
     /// Freezes a process; `None`, as a skip, where no cgroup can be made.
     pub fn freeze(pid: u32) -> Option<Self> {
-        Self::of("freezer", &FREEZERS, pid)
+        let frozen = || vec![("cgroup.freeze", "1".to_owned())];
+        let controllers = [
+            (
+                "/sys/fs/cgroup/freezer",
+                vec![("freezer.state", "FROZEN".to_owned())],
+                ("freezer.state", "THAWED"),
+            ),
+            ("/sys/fs/cgroup", frozen(), ("cgroup.freeze", "0")),
+            ("/sys/fs/cgroup/unified", frozen(), ("cgroup.freeze", "0")),
+        ];
+        Self::of("freezer", &controllers, pid)
     }
 
     /// Takes a process nearly all of its processor time.
     pub fn starve(pid: u32) -> Option<Self> {
-        Self::of("quota", &QUOTAS, pid)
+        Self::limit(pid, Duration::from_millis(1), Duration::from_secs(1))
     }
 
-    fn of(what: &str, controllers: &[Controller], pid: u32) -> Option<Self> {
+    /// Gives a process so much processor time in each period.
+    pub fn limit(pid: u32, time: Duration, period: Duration) -> Option<Self> {
+        let (time, period) = (time.as_micros().to_string(), period.as_micros().to_string());
+        let both = format!("{time} {period}");
+        let controllers = [
+            (
+                "/sys/fs/cgroup/cpu",
+                vec![("cpu.cfs_period_us", period), ("cpu.cfs_quota_us", time)],
+                ("cpu.cfs_quota_us", "-1"),
+            ),
+            ("/sys/fs/cgroup", vec![("cpu.max", both)], ("cpu.max", "max 1000000")),
+        ];
+        Self::of("quota", &controllers, pid)
+    }
+
+    fn of(what: &str, controllers: &[Controller<'_>], pid: u32) -> Option<Self> {
         let made = controllers.iter().find_map(|controller| Self::make(controller, pid).ok());
         if made.is_none() {
             // Root of a container may not make any, whatever is required.
@@ -47,18 +62,19 @@ impl Cgroup {
         made
     }
 
-    fn make((mount, hold, release): &Controller, pid: u32) -> io::Result<Self> {
+    fn make((mount, hold, release): &Controller<'_>, pid: u32) -> io::Result<Self> {
         let folder = PathBuf::from(mount).join(format!("ncclflow-{pid}"));
         fs::create_dir(&folder)?;
         let made = Self { folder, pid, release: *release };
-        if fs::exists(made.folder.join("cpu.cfs_period_us"))? {
-            fs::write(made.folder.join("cpu.cfs_period_us"), "1000000")?;
-        }
-        if !fs::exists(made.folder.join(hold.0))? {
-            return Err(io::ErrorKind::Unsupported.into());
+        for (file, _) in hold {
+            if !fs::exists(made.folder.join(file))? {
+                return Err(io::ErrorKind::Unsupported.into());
+            }
         }
         fs::write(made.folder.join("cgroup.procs"), pid.to_string())?;
-        fs::write(made.folder.join(hold.0), hold.1)?;
+        for (file, text) in hold {
+            fs::write(made.folder.join(file), text)?;
+        }
         Ok(made)
     }
 }

@@ -263,6 +263,7 @@ impl Executions {
         ranks: &ProxyRanks,
     ) -> Result<Option<FlowRecord>, ()> {
         let Some(queue) = self.by_key.get_mut(&key) else {
+            note_end(&mut self.last_ends, &key, event);
             return if self.is_unwanted(&key, event) { Ok(None) } else { Err(()) };
         };
         let &(number, peer_index) = queue.front().ok_or(())?;
@@ -291,18 +292,15 @@ impl Executions {
         // If the user's own buffer is sent, the slot's size means something else.
         let bytes = event.bytes.filter(|_| !(event.is_per_fifo_step && execution.record.op.registered));
         message.note(event.moment, event.origin.ts_ns, bytes);
-        let ends = &mut self.last_ends;
         if measured.depth == 0 {
             // The op's first step with this peer. The proxy serves the ops of a connection one after the
             // other.
             measured.set_depth(event.n_subs, slots);
             let posted = execution.record.posted_at.map(|origin| origin.ts_ns);
-            measured.free_since = posted.max(ends.get(&key.line()).copied());
+            measured.free_since = posted.max(self.last_ends.get(&key.line()).copied());
             peer.proxy_pid = key.elsewhere.and_then(|at| ranks.pid(&at));
         }
-        if event.moment == StepMoment::Stop && (ends.len() < MAX_PENDING || ends.contains_key(&key.line())) {
-            ends.insert(key.line(), event.origin.ts_ns);
-        }
+        note_end(&mut self.last_ends, &key, event);
         // The proxy completes a connection's messages in their order.
         if event.moment != StepMoment::Stop || !is_last {
             return Ok(None);
@@ -389,5 +387,14 @@ impl Executions {
             }
         }
         Some(execution)
+    }
+}
+
+/// Notes when a message of a connection ended, also of an op that was posted before the session began or is not
+/// wanted: before that the connection was not free for its next op, and the time is no wait of that one.
+fn note_end(last_ends: &mut HashMap<StepKey, u64>, key: &StepKey, event: &ProxyStepEvent) {
+    let line = key.line();
+    if event.moment == StepMoment::Stop && (last_ends.len() < MAX_PENDING || last_ends.contains_key(&line)) {
+        last_ends.insert(line, event.origin.ts_ns);
     }
 }

@@ -108,7 +108,8 @@ impl Link {
 #[derive(Debug)]
 struct Op {
     first_start: u64,
-    last_end: u64,
+    /// None until a message has ended.
+    last_end: Option<u64>,
     unended: u64,
     network: BTreeMap<LinkKey, u64>,
 }
@@ -130,8 +131,8 @@ impl RankLinks {
         }
         link.sums.add_times(message);
         let Some(begin) = message.begin() else { return };
-        let has_ended = message.t_end_ns.get().is_some();
-        let end = message.t_end_ns.get().unwrap_or(begin);
+        let ended = message.t_end_ns.get();
+        let end = ended.unwrap_or(begin);
         match &mut link.span {
             Some((seq, first, last)) if *seq == message.seq => {
                 (*first, *last) = ((*first).min(begin), (*last).max(end));
@@ -143,13 +144,13 @@ impl RankLinks {
         }
         let op = self.ops.entry(message.seq).or_insert(Op {
             first_start: begin,
-            last_end: end,
+            last_end: ended,
             unended: 0,
             network: BTreeMap::new(),
         });
         op.first_start = op.first_start.min(begin);
-        op.last_end = op.last_end.max(end);
-        op.unended += u64::from(!has_ended);
+        op.last_end = op.last_end.max(ended);
+        op.unended += u64::from(ended.is_none());
         let network = op.network.entry(key).or_default();
         *network = network.saturating_add(message.wait_network_ns.get().unwrap_or(0));
     }
@@ -200,7 +201,7 @@ impl RankLinks {
             .collect()
     }
 
-    /// Returns the times of an op; `None` if none of its messages was measured.
+    /// Returns the times of an op; `None` if none of its messages was measured to its end.
     pub fn op(&self, seq: u64) -> Option<OpTimes> {
         let op = self.ops.get(&seq)?;
         // Sends first: a send's time in the network does not include a wait for the sender, as a receive's
@@ -210,7 +211,7 @@ impl RankLinks {
         let (link, network) = slowest.or_else(|| op.network.iter().max_by_key(|(_, network)| **network))?;
         Some(OpTimes {
             first_start_ns: op.first_start,
-            last_end_ns: op.last_end,
+            last_end_ns: op.last_end?,
             unended: op.unended,
             slowest_link: *link,
             slowest_link_network_ns: *network,
@@ -245,17 +246,20 @@ mod tests {
                 ..usual.clone()
             });
         }
-        links.add(&MessageRow { seq: 6, op: Direction::Recv, peer: 2, ..usual });
+        links.add(&MessageRow { seq: 6, op: Direction::Recv, peer: 2, ..usual.clone() });
+        // Cut off by the end of the recording.
+        let unended = Observed::Known(700);
+        links.add(&MessageRow { seq: 7, op: Direction::Recv, peer: 2, t_slot_free_ns: unended, ..usual });
         let rows = links.rows();
         assert_eq!(rows.len(), 2);
         let (received, sent) = (&rows[0], &rows[1]);
         assert_eq!((sent.messages, sent.messages_measured, sent.bytes, sent.busy_ns), (2, 2, 80, 500));
         assert_eq!(sent.bandwidth, Some(160_000_000));
         assert_eq!(sent.waits[&Wait::Network].total_ns, 2);
-        assert_eq!((received.messages, received.messages_measured, received.bytes), (1, 0, 50));
+        assert_eq!((received.messages, received.messages_measured, received.bytes), (2, 0, 100));
         let times = links.op(4).unwrap();
         assert_eq!((times.first_start_ns, times.last_end_ns, times.slowest_link.peer), (100, 600, 3));
-        assert_eq!(links.op(6), None);
+        assert_eq!([6, 7].map(|seq| links.op(seq)), [None, None]);
         assert_eq!(links.ops().len(), 1);
     }
 }

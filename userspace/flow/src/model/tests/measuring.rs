@@ -88,6 +88,30 @@ fn messages_that_never_end_and_steps_of_nobody_are_counted() {
     assert_eq!((counters.unfinished, counters.unjoined_steps), (1, 2));
 }
 
+/// Hosts launch ahead: when a session begins, ops that it has not seen are on their way, and those that it sees
+/// being posted wait behind them. With samples, the ops between two of them are not wanted.
+#[test]
+fn the_time_of_ops_that_are_not_measured_is_no_wait_of_the_next_one() {
+    let step_of = |op_count, connection, moment, ts_ns| {
+        let Event::ProxyStep(event) = step(connection, 0, moment, ts_ns) else { panic!("a step") };
+        Event::ProxyStep(ProxyStepEvent { op_count, ..event })
+    };
+    for every in [1, 20] {
+        let sampling = Sampling { every, ..Sampling::default() };
+        let (mut session, mut out) = (Alone::new(Session::new(true).sampling(sampling)), Vec::new());
+        posted_for_measuring(&mut session, &mut out);
+        for connection in [0x51, 0x52] {
+            session.apply(step_of(38, connection, StepMoment::Stop, 7_000), &mut |record| out.push(record));
+            session.apply(step_of(40, connection, StepMoment::Stop, 7_010), &mut |record| out.push(record));
+        }
+        session.finish(|_| 0, &mut |record| out.push(record));
+        for peer in &out[0].peers {
+            let measured = peer.measured.as_ref().unwrap();
+            assert_eq!(measured.slot_free(0), Some(7_000), "{every}: {measured:?}");
+        }
+    }
+}
+
 /// 2.24 to 2.26 tell a sum over all messages of a place; another place has a sum of its own.
 #[test]
 fn a_size_is_what_a_sum_grew_by() {

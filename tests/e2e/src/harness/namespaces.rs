@@ -1,0 +1,74 @@
+//! Network namespaces that stand for hosts: on one bridge, each with an address.
+
+use std::process::{Command, Stdio};
+
+use test_support::need;
+
+/// A test network (RFC 5737).
+const NETWORK: &str = "192.0.2";
+
+/// Namespaces, numbered from 0. All are gone when this is dropped.
+#[derive(Debug)]
+pub struct Namespaces {
+    bridge: String,
+    prefix: String,
+    count: u32,
+}
+
+fn ip(words: &str) -> bool {
+    let status = Command::new("ip").args(words.split(' ')).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+impl Namespaces {
+    /// Makes them, with an interface `eth0` in each; `None`, as a skip, where none can be made.
+    pub fn start(count: u32) -> Option<Self> {
+        let us = std::process::id() % 100_000;
+        let made = Self { bridge: format!("nfb{us}"), prefix: format!("nfh{us}-"), count };
+        let bridge = &made.bridge;
+        let mut is_made =
+            ip(&format!("link add {bridge} type bridge")) && ip(&format!("link set {bridge} up"));
+        for (number, name) in made.names().into_iter().enumerate() {
+            let (near, inside) = (format!("nfn{us}-{number}"), format!("netns exec {name} ip"));
+            is_made = is_made
+                && ip(&format!("netns add {name}"))
+                && ip(&format!("link add {near} type veth peer name eth0 netns {name}"))
+                && ip(&format!("link set {near} master {bridge} up"))
+                && ip(&format!("{inside} address add {NETWORK}.{}/24 dev eth0", number + 1))
+                && ip(&format!("{inside} link set eth0 up"))
+                && ip(&format!("{inside} link set lo up"));
+        }
+        let remedy = "run where bridges and network namespaces may be made (iproute2)";
+        need("network namespaces", is_made, remedy).then_some(made)
+    }
+
+    /// What the name of each begins with; its number comes behind.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        (0..self.count).map(|number| format!("{}{number}", self.prefix)).collect()
+    }
+
+    /// Lets one send so many kilobits a second from now on, or as fast as it can; false where the kernel has no
+    /// token bucket.
+    pub fn limit(&self, number: u32, kilobits: Option<u64>) -> bool {
+        let inside = format!("netns exec {}{number} tc qdisc", self.prefix);
+        match kilobits {
+            Some(kilobits) => ip(&format!(
+                "{inside} replace dev eth0 root tbf rate {kilobits}kbit burst 4kb latency 2000ms"
+            )),
+            None => ip(&format!("{inside} delete dev eth0 root")),
+        }
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for name in self.names() {
+            ip(&format!("netns delete {name}"));
+        }
+        ip(&format!("link delete {}", self.bridge));
+    }
+}
