@@ -51,14 +51,22 @@ pub(super) struct LateRanks {
     pub(super) late: Late,
 }
 
+/// Share of the time of a rank's connections.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TimeShare {
+    pub(super) mean: Option<Mean>,
+    /// Number of half seconds of which it is the larger part.
+    pub(super) halves: u64,
+}
+
 /// What a rank of a communicator waited for.
 #[derive(Clone, Debug)]
 pub(super) struct WaitingRank {
     /// Index into [`Evidence::ranks`].
     pub(super) rank: usize,
     pub(super) waits: RankWaits,
-    /// Shares of its own GPU, and of waits for others.
-    pub(super) shares: Option<(Mean, Mean)>,
+    pub(super) own: TimeShare,
+    pub(super) waiting: TimeShare,
 }
 
 /// A member of a folder.
@@ -143,7 +151,13 @@ fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members
         let waits = communicator.parts.iter().flat_map(|(_, rows)| &rows.waits);
         let of_rank = |(waits, shares): &(RankWaits, Shares)| {
             let rank = at(communicator.members.get(&waits.rank)?)?;
-            Some(WaitingRank { rank, waits: waits.clone(), shares: shares.means() })
+            let (means, halves) = (shares.means(), shares.most());
+            Some(WaitingRank {
+                rank,
+                waits: waits.clone(),
+                own: TimeShare { mean: means.map(|means| means.0), halves: halves.0 },
+                waiting: TimeShare { mean: means.map(|means| means.1), halves: halves.1 },
+            })
         };
         let waits: Vec<WaitingRank> = waits.filter_map(of_rank).collect();
         if waits.len() > 1 {

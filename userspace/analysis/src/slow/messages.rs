@@ -1,8 +1,7 @@
 //! What measured messages tell: of the ranks of a communicator, the one that others wait for waits least.
 
 use super::{
-    activity::Mean,
-    evidence::{Evidence, WaitingRank},
+    evidence::{Evidence, TimeShare, WaitingRank},
     pauses, text,
     verdict::{Cause, FAULT_PERCENT, Kind, STANDARD_ERRORS, above},
 };
@@ -22,48 +21,66 @@ pub(super) fn causes(evidence: &Evidence) -> Vec<Cause> {
     causes
 }
 
+/// Half seconds that one rank must stand out in, if nothing else shows that it does.
+const MIN_HALVES: u64 = 4;
+
+/// Returns by how many points of the time a rank's share exceeds the median of others, if that is certain: it does
+/// so in all of the time alike, or in whole half seconds that the others do not have.
+fn exceeds(own: TimeShare, others: &[TimeShare]) -> Option<f64> {
+    let difference = above(own.mean, others.iter().map(|other| other.mean))?;
+    let most = others.iter().map(|other| other.halves).max().unwrap_or(0);
+    let stands_out = own.halves >= MIN_HALVES && own.halves >= most * 3;
+    let is_certain = difference.certainty >= STANDARD_ERRORS || stands_out;
+    (difference.percent >= FAULT_PERCENT && is_certain).then_some(difference.percent)
+}
+
+/// Returns by how many points a rank's share lies below the median of others, as [`exceeds`].
+fn falls_short(own: TimeShare, others: &[TimeShare]) -> Option<f64> {
+    let difference = above(own.mean, others.iter().map(|other| other.mean))?;
+    let least = others.iter().map(|other| other.halves).min().unwrap_or(0);
+    let stands_out = least >= MIN_HALVES && own.halves * 3 <= least;
+    let is_certain = difference.certainty >= STANDARD_ERRORS || stands_out;
+    (difference.percent <= -FAULT_PERCENT && is_certain).then_some(-difference.percent)
+}
+
 fn of_rank(evidence: &Evidence, ranks: &[WaitingRank], of: &WaitingRank) -> Option<Cause> {
     let name = &evidence.ranks.get(of.rank)?.name;
-    let (own, waiting) = of.shares?;
-    let equal = |other: &&WaitingRank| {
+    let is_equal = |other: &&WaitingRank| {
         other.rank != of.rank
             && evidence.groups.iter().any(|group| group.contains(&of.rank) && group.contains(&other.rank))
     };
-    let others = || ranks.iter().filter(equal).map(|other| other.shares);
-    let works = above(Some(own), others().map(|shares| Some(shares?.0)))?;
-    let waits = above(Some(waiting), others().map(|shares| Some(shares?.1)))?;
-    // The others must wait for what it does longer.
-    let least = -FAULT_PERCENT;
-    let is_certain = waits.certainty >= STANDARD_ERRORS;
-    if waits.percent > least || !is_certain {
-        return None;
-    }
-    let waited = |of: Mean| format!("{:.1} %", of.percent);
-    let (iteration, peers): (_, Vec<Mean>) =
-        (evidence.iteration, others().flatten().map(|(_, mean)| mean).collect());
-    let line = format!(
-        "of the time of its connections it waits {} for others, its peers {}",
-        waited(waiting),
-        text::range(&peers.iter().map(|mean| mean.percent).collect::<Vec<_>>())
-    );
-    if works.percent >= FAULT_PERCENT && works.certainty >= STANDARD_ERRORS {
-        let percent = works.percent.min(-waits.percent);
-        let own = format!("its GPU has the data and does not go on for {}", waited(own));
-        return Some(Cause {
+    let own: Vec<TimeShare> = ranks.iter().filter(is_equal).map(|other| other.own).collect();
+    let waiting: Vec<TimeShare> = ranks.iter().filter(is_equal).map(|other| other.waiting).collect();
+    let percents = |shares: &[TimeShare]| -> Vec<f64> {
+        shares.iter().filter_map(|share| Some(share.mean?.percent)).collect()
+    };
+    let line = |what: &str, of: TimeShare, others: &[TimeShare]| {
+        let of = of.mean.map_or(0.0, |mean| mean.percent);
+        format!(
+            "{what} {of:.1} % of the time of its connections; of its peers {}",
+            text::range(&percents(others))
+        )
+    };
+    let iteration = evidence.iteration;
+    let waits = line("it waits for others", of.waiting, &waiting);
+    if let Some(percent) = exceeds(of.own, &own) {
+        // The others must wait meanwhile.
+        let least = percents(&waiting).into_iter().fold(f64::MAX, f64::min);
+        return (least >= percent / 2.0).then(|| Cause {
             kind: Kind::Gpu,
             ranks: vec![name.rank],
             text: text::gpu(name, iteration, percent, false),
-            evidence: vec![line, own],
+            evidence: vec![line("its GPU has the data and does not go on", of.own, &own), waits],
             ..Cause::sized(percent, iteration, 0.95)
         });
     }
+    let percent = falls_short(of.waiting, &waiting)?;
     let pauses = pauses::of(evidence, of.rank);
-    let percent = -waits.percent;
     Some(Cause {
         kind: Kind::Host,
         ranks: vec![name.rank],
         text: text::host(name, &pauses, false, iteration, percent),
-        evidence: vec![line],
+        evidence: vec![waits],
         ..Cause::sized(percent, iteration, if pauses.is_late() { 0.95 } else { 0.85 })
     })
 }
@@ -72,7 +89,7 @@ fn of_rank(evidence: &Evidence, ranks: &[WaitingRank], of: &WaitingRank) -> Opti
 fn elsewhere(evidence: &Evidence, ranks: &[WaitingRank]) -> Option<Cause> {
     let waits: Vec<_> = ranks.iter().map(|rank| rank.waits.clone()).collect();
     let found = culprit(&waits)?;
-    let shares: Vec<f64> = ranks.iter().filter_map(|rank| Some(rank.shares?.1.percent)).collect();
+    let shares: Vec<f64> = ranks.iter().filter_map(|rank| Some(rank.waiting.mean?.percent)).collect();
     let waited = shares.iter().copied().fold(0.0, f64::max);
     if waited < FAULT_PERCENT {
         return None;

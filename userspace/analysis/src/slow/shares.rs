@@ -48,6 +48,17 @@ impl Shares {
         }
     }
 
+    /// Counts the slices of half a second in which its own GPU, or waits for others, took more than half of the
+    /// time of its connections.
+    pub(super) fn most(&self) -> (u64, u64) {
+        let half = self.slice_ns.saturating_mul(self.connections.len().max(1) as u64) / 2;
+        let (own, others) = self.slices.values().fold((0, 0), |(own, others), times| {
+            (own + u64::from(times.0 > half), others + u64::from(times.1 > half))
+        });
+        let halves = self.slice_ns / SLICE_NS;
+        (own * halves, others * halves)
+    }
+
     /// Returns the mean shares, in percent of the time of a connection: of the rank's own GPU, and of waits for
     /// others. `None`: too little was measured.
     pub(super) fn means(&self) -> Option<(Mean, Mean)> {
