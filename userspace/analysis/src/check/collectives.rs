@@ -305,8 +305,8 @@ impl Collectives {
         })
     }
 
-    /// Tells whether nothing moved at the end: no rank launched anything for a second, and for twice as long as
-    /// ever before.
+    /// Tells whether nothing moved at the end: no rank launched anything for a second, and for twice as long
+    /// as ever before.
     pub(super) fn stands(&self) -> bool {
         let moved_ns = self.ranks.values().map(|rank| rank.moved_ns).max().unwrap_or(0);
         let pause_ns = self.ranks.values().map(|rank| rank.longest_pause_ns).max().unwrap_or(0);

@@ -40,7 +40,8 @@ pub enum FindingKind {
     SizeMismatch,
     /// Messages had another size than was planned.
     MeasuredOtherwise,
-    /// Ops whose messages did not end before the session did, in a communicator in which nothing moved any more.
+    /// Ops whose messages did not end before the session did, in a communicator in which nothing moved any
+    /// more.
     Unfinished,
     /// Two files are about one rank.
     TwoRecordings,

@@ -72,8 +72,8 @@ impl Activity {
         }
     }
 
-    /// Returns the mean of a measure over samples that lie within this wall time; `None` if there are fewer than
-    /// two.
+    /// Returns the mean of a measure over samples that lie within this wall time; `None` if there are fewer
+    /// than two.
     pub(super) fn mean(&self, measure: Measure, (from_ns, until_ns): (u64, u64)) -> Option<Mean> {
         // The first sample within covers time before it.
         let within =

@@ -97,8 +97,12 @@ pub(super) fn of_jobs(folders: &[Gathered]) -> Vec<Evidence> {
     for communicator in joined.values() {
         let mut members = communicator.members.values();
         let first = members.next().copied();
-        members.filter_map(|other| Some((first?, *other))).for_each(|(one, other)| sets.join(one, other));
-        first.into_iter().for_each(|first| sets.join(first, first));
+        for (one, other) in members.filter_map(|other| Some((first?, *other))) {
+            sets.join(one, other);
+        }
+        if let Some(first) = first {
+            sets.join(first, first);
+        }
     }
     let jobs = sets.sets();
     jobs.into_iter().map(|members| of_job(folders, &joined, members)).collect()
@@ -179,8 +183,8 @@ fn collectives_in(ns: u64, count: usize, span_ns: u64) -> u64 {
     u64::try_from(rounded).unwrap_or(1).max(1)
 }
 
-/// Returns the mean length of the sequence of collectives that recurs in the processes of a job, by that in the
-/// middle; 0, where none does.
+/// Returns the mean length of the sequence of collectives that recurs in the processes of a job, by that in
+/// the middle; 0, where none does.
 fn sequence_ns(folders: &[Gathered], members: &[Of]) -> u64 {
     let of_member = |(folder, member): &Of| {
         let gathered = folders.get(*folder)?;
@@ -189,8 +193,8 @@ fn sequence_ns(folders: &[Gathered], members: &[Of]) -> u64 {
     median(members.iter().filter_map(of_member).collect())
 }
 
-/// Returns groups of ranks with equal work: those that run collectives together, and are no stages of a pipeline
-/// to each other.
+/// Returns groups of ranks with equal work: those that run collectives together, and are no stages of a
+/// pipeline to each other.
 fn groups(communicators: &[&Joined<'_>], index: &BTreeMap<Of, usize>) -> Vec<Vec<usize>> {
     let mut stages: Vec<(usize, usize)> = Vec::new();
     for communicator in communicators {
@@ -212,7 +216,9 @@ fn groups(communicators: &[&Joined<'_>], index: &BTreeMap<Of, usize>) -> Vec<Vec
             communicator.members.values().filter_map(|of| index.get(of)).copied().collect();
         let has_stages = stages.iter().any(|(from, to)| members.contains(from) && members.contains(to));
         if let Some(first) = members.first().filter(|_| has_collectives && !has_stages) {
-            members.iter().for_each(|other| sets.join(*first, *other));
+            for other in &members {
+                sets.join(*first, *other);
+            }
         }
     }
     sets.sets().into_iter().filter(|set| set.len() > 1).collect()

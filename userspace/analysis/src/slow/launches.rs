@@ -60,15 +60,16 @@ impl Launches {
         self.ranks.keys().copied()
     }
 
-    /// Returns the number of collectives of the rank that has most, and the wall times of the first and the last.
+    /// Returns the number of collectives of the rank that has most, and the wall times of the first and the
+    /// last.
     pub(super) fn span(&self) -> Option<(usize, u64, u64)> {
         let launches = self.ranks.values().max_by_key(|launches| launches.len())?;
         let ((_, first), (_, last)) = (launches.first()?, launches.last()?);
         Some((launches.len(), *first, *last))
     }
 
-    /// Returns the lateness of the ranks, for each iteration. `sequence`: number of collectives in the smallest
-    /// sequence that recurs; an iteration can have it several times.
+    /// Returns the lateness of the ranks, for each iteration. `sequence`: number of collectives in the
+    /// smallest sequence that recurs; an iteration can have it several times.
     pub(super) fn late(&self, sequence: u64) -> Late {
         let ranks: Vec<i32> = self.ranks().collect();
         let by_number = self.by_number(ranks.len());
@@ -116,15 +117,16 @@ impl Launches {
     }
 }
 
-/// Most repetitions of a sequence that are looked for in an iteration, and most collectives that are looked at.
+/// Most repetitions of a sequence that are looked for in an iteration, and most collectives that are looked
+/// at.
 const MAX_REPETITIONS: u64 = 64;
 const LOOKED_AT: usize = 8192;
 
 /// Iterations that must be seen with a rhythm.
 const MIN_ITERATIONS: usize = 8;
 
-/// Returns how often a sequence comes in an iteration: layers, or parts of a gradient, are alike. The rhythm of
-/// the launches tells: the pauses between them recur.
+/// Returns how often a sequence comes in an iteration: layers, or parts of a gradient, are alike. The rhythm
+/// of the launches tells: the pauses between them recur.
 fn repetitions(by_number: &[(u64, Vec<u64>)], sequence: u64) -> u64 {
     let looked_at = by_number.get(..by_number.len().min(LOOKED_AT)).unwrap_or_default();
     let mut pauses: Vec<(u64, u64)> = pauses(looked_at).collect();
@@ -132,7 +134,9 @@ fn repetitions(by_number: &[(u64, Vec<u64>)], sequence: u64) -> u64 {
     sorted.sort_unstable();
     // A checkpoint is no part of the rhythm.
     let longest = sorted.get(sorted.len() * 9 / 10).copied().unwrap_or(0).saturating_mul(4);
-    pauses.iter_mut().for_each(|(_, pause)| *pause = (*pause).min(longest));
+    for (_, pause) in &mut pauses {
+        *pause = (*pause).min(longest);
+    }
     let spread = |collectives: u64| -> u64 {
         let mut by_place: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         for (number, pause) in &pauses {
@@ -165,8 +169,8 @@ fn pauses(by_number: &[(u64, Vec<u64>)]) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// Returns the number, below `per_iteration`, of the collectives with which iterations begin: those before which
-/// the usual pause is longest.
+/// Returns the number, below `per_iteration`, of the collectives with which iterations begin: those before
+/// which the usual pause is longest.
 fn first_of_iteration(by_number: &[(u64, Vec<u64>)], per_iteration: u64) -> u64 {
     let mut by_place: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for (number, pause) in pauses(by_number) {
@@ -175,8 +179,8 @@ fn first_of_iteration(by_number: &[(u64, Vec<u64>)], per_iteration: u64) -> u64 
     by_place.into_iter().max_by_key(|(_, pauses)| median(pauses.clone())).map_or(0, |(begin, _)| begin)
 }
 
-/// Returns how late each rank is: those behind the largest pause of the later half, counted from the rank before
-/// that pause. The others are not late.
+/// Returns how late each rank is: those behind the largest pause of the later half, counted from the rank
+/// before that pause. The others are not late.
 fn lateness(launches: &[u64]) -> Vec<u64> {
     let mut sorted = launches.to_vec();
     sorted.sort_unstable();

@@ -24,8 +24,8 @@ pub(super) fn causes(evidence: &Evidence) -> Vec<Cause> {
 /// Half seconds that one rank must stand out in, if nothing else shows that it does.
 const MIN_HALVES: u64 = 4;
 
-/// Returns by how many points of the time a rank's share exceeds the median of others, if that is certain: it does
-/// so in all of the time alike, or in whole half seconds that the others do not have.
+/// Returns by how many points of the time a rank's share exceeds the median of others, if that is certain: it
+/// does so in all of the time alike, or in whole half seconds that the others do not have.
 fn exceeds(own: TimeShare, others: &[TimeShare]) -> Option<f64> {
     let difference = above(own.mean, others.iter().map(|other| other.mean))?;
     let most = others.iter().map(|other| other.halves).max().unwrap_or(0);

@@ -1,7 +1,8 @@
-//! Who holds a running job back, where nothing is stuck: a rank's GPU, a rank's host, a stage, a link, or nobody.
+//! Who holds a running job back, where nothing is stuck: a rank's GPU, a rank's host, a stage, a link, or
+//! nobody.
 //!
-//! [`gathered`] takes rows of a folder, as they come. [`evidence`] puts those of all folders side by side, for
-//! each job. [`verdict`] judges: it is pure, and says what it could not see.
+//! [`gathered`] takes rows of a folder, as they come. [`evidence`] puts those of all folders side by side,
+//! for each job. [`verdict`] judges: it is pure, and says what it could not see.
 //!
 //! Three kinds of evidence are independent of each other:
 //!

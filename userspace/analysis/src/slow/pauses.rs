@@ -19,7 +19,7 @@ pub(super) struct Pauses {
     /// Part of the iterations in which the rank launched last by more than a hundredth of an iteration.
     pub(super) late_percent: f64,
     /// Number of iterations that were longer by as much as the rank was late in them.
-    pub(super) pauses: usize,
+    pub(super) count: usize,
     /// Usual length of such a pause.
     pub(super) pause_ns: u64,
     /// They come in each so-manieth iteration.
@@ -29,8 +29,8 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// Tells whether the rank is usually late, by no more than an iteration: a rank that is later in all of them
-    /// has hosts that run ahead beside it.
+    /// Tells whether the rank is usually late, by no more than an iteration: a rank that is later in all of
+    /// them has hosts that run ahead beside it.
     pub(super) fn is_late(&self) -> bool {
         self.iterations >= MIN_ITERATIONS
             && self.late_percent >= 80.0
@@ -62,8 +62,8 @@ fn in_communicator(lateness: &[u64], lasted: &[Option<u64>], numbers: &[u64], it
     let typical_ns = median(lateness.to_vec());
     let late = lateness.iter().filter(|ns| **ns * 100 >= iteration_ns).count();
     let late_percent = late as f64 * 100.0 / lateness.len().max(1) as f64;
-    // A pause is longer than a tenth of an iteration, and the iteration that ends or begins with it is longer by
-    // about as much.
+    // A pause is longer than a tenth of an iteration, and the iteration that ends or begins with it is longer
+    // by about as much.
     let mut pauses = Vec::new();
     for (at, ns) in lateness.iter().enumerate() {
         let more = ns.saturating_sub(typical_ns);
@@ -86,7 +86,7 @@ fn in_communicator(lateness: &[u64], lasted: &[Option<u64>], numbers: &[u64], it
         typical_ns,
         iteration_ns,
         late_percent,
-        pauses: pauses.len(),
+        count: pauses.len(),
         pause_ns: median(pauses.iter().map(|(_, ns)| *ns).collect()),
         every,
         cost_percent: if is_enough { paused_ns as f64 * 100.0 / all_ns.max(1) as f64 } else { 0.0 },

@@ -48,8 +48,8 @@ impl Shares {
         }
     }
 
-    /// Counts the slices of half a second in which its own GPU, or waits for others, took more than half of the
-    /// time of its connections.
+    /// Counts the slices of half a second in which its own GPU, or waits for others, took more than half of
+    /// the time of its connections.
     pub(super) fn most(&self) -> (u64, u64) {
         let half = self.slice_ns.saturating_mul(self.connections.len().max(1) as u64) / 2;
         let (own, others) = self.slices.values().fold((0, 0), |(own, others), times| {
@@ -59,8 +59,8 @@ impl Shares {
         (own * halves, others * halves)
     }
 
-    /// Returns the mean shares, in percent of the time of a connection: of the rank's own GPU, and of waits for
-    /// others. `None`: too little was measured.
+    /// Returns the mean shares, in percent of the time of a connection: of the rank's own GPU, and of waits
+    /// for others. `None`: too little was measured.
     pub(super) fn means(&self) -> Option<(Mean, Mean)> {
         let (first, last) = (*self.slices.keys().next()?, *self.slices.keys().next_back()?);
         // The first and the last slice are not whole.

@@ -51,9 +51,12 @@ pub(super) fn gpu(name: &RankName, iteration: Option<Iteration>, percent: f64, i
     format!("the others wait for {name}: its GPU computes longer than those of ranks with equal work, {size}")
 }
 
+/// A measure of a rank.
+type OfRank = fn(&RankEvidence) -> Option<Mean>;
+
 pub(super) fn gpu_evidence(evidence: &Evidence, group: &[usize], at: usize) -> Vec<String> {
     let mut lines = Vec::new();
-    let measures: [(&str, fn(&RankEvidence) -> Option<Mean>); 3] = [
+    let measures: [(&str, OfRank); 3] = [
         ("multiprocessors are busy", |rank| rank.multiprocessors),
         ("tensor cores are busy", |rank| rank.tensor),
         ("memory is busy", |rank| rank.memory),
@@ -113,7 +116,7 @@ pub(super) fn host(
     let how = if is_cause {
         let rhythm = match pauses.every {
             Some(every) => format!("in every {} iteration", ordinal(every)),
-            None => format!("in {} of {} iterations", pauses.pauses, pauses.iterations),
+            None => format!("in {} of {} iterations", pauses.count, pauses.iterations),
         };
         format!("its host pauses for {} {rhythm}", spaced_seconds(pauses.pause_ns))
     } else if pauses.is_late() {

@@ -175,8 +175,8 @@ fn others(evidence: &Evidence, group: &[usize], but: usize) -> impl Iterator<Ite
     others.into_iter()
 }
 
-/// Returns ranks whose hosts launch late: their GPUs have nothing to run while kernels of the others wait; or they
-/// pause, and the iteration takes as much longer for all.
+/// Returns ranks whose hosts launch late: their GPUs have nothing to run while kernels of the others wait; or
+/// they pause, and the iteration takes as much longer for all.
 fn hosts(evidence: &Evidence) -> Vec<Cause> {
     let all: Vec<usize> = (0..evidence.ranks.len()).collect();
     let mut causes = Vec::new();
@@ -220,8 +220,8 @@ fn hosts(evidence: &Evidence) -> Vec<Cause> {
     causes
 }
 
-/// Returns ranks whose GPUs compute longer than those of ranks with equal work. Ranks whose hosts are late are
-/// none of them.
+/// Returns ranks whose GPUs compute longer than those of ranks with equal work. Ranks whose hosts are late
+/// are none of them.
 fn gpus(evidence: &Evidence, late: &[i32]) -> Vec<Cause> {
     let mut causes = Vec::new();
     for group in &evidence.groups {
@@ -236,8 +236,8 @@ fn gpus(evidence: &Evidence, late: &[i32]) -> Vec<Cause> {
                 above(measure(rank), others.map(|other| measure(&other)))
             };
             let Some(busy) = of(|rank| rank.multiprocessors) else { continue };
-            // What the multiprocessors did must have been work: waiting kernels of NCCL have no tensor cores and
-            // little memory traffic.
+            // What the multiprocessors did must have been work: waiting kernels of NCCL have no tensor cores
+            // and little memory traffic.
             let works = |difference: Option<Difference>| {
                 difference.is_some_and(|difference| difference.percent >= NOTE_PERCENT / 2.0)
             };

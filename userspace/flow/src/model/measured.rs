@@ -390,8 +390,8 @@ impl Executions {
     }
 }
 
-/// Notes when a message of a connection ended, also of an op that was posted before the session began or is not
-/// wanted: before that the connection was not free for its next op, and the time is no wait of that one.
+/// Notes when a message of a connection ended, also of an op that was posted before the session began or is
+/// not wanted: before that the connection was not free for its next op, and the time is no wait of that one.
 fn note_end(last_ends: &mut HashMap<StepKey, u64>, key: &StepKey, event: &ProxyStepEvent) {
     let line = key.line();
     if event.moment == StepMoment::Stop && (last_ends.len() < MAX_PENDING || last_ends.contains_key(&line)) {

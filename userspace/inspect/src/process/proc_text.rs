@@ -23,7 +23,8 @@ pub fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Returns a field of the text of `/proc/PID/stat` or a task's, by proc(5)'s count; it must stand behind the name.
+/// Returns a field of the text of `/proc/PID/stat` or a task's, by proc(5)'s count; it must stand behind the
+/// name.
 pub fn stat_field(stat: &str, field: usize) -> Option<&str> {
     // The name stands in parentheses and may hold anything. The third field follows.
     let (_, fields) = stat.rsplit_once(')')?;

@@ -15,12 +15,13 @@ Examples:
   ncclflow check /var/tmp/flows                one host
   ncclflow check host1/flows host2/flows       all ranks of a job
   ncclflow check flows -v                      with the waits of every rank
-  ncclflow check flows --json | jq '.communicators[].verdict.culprit'
+  ncclflow check flows --json | jq '.slow | {kind, ranks, percent}'
   ncclflow check host*/calls                   of record --level api --stacks: with the line of each rank
   ncclflow check flows --json | jq -r '.communicators[].firstDifference.text'
 
-Finds collectives that are not the same on all ranks, or in another order; ranks that have not joined; sends without receives. Of
-recordings of --level steps it also finds the rank or link that the others wait for, without comparing clocks of ranks.
+Says who holds the job back: a GPU that computes longer, a host that launches late, a stage, a link, or nobody, and what
+shows it. Finds collectives that are not the same on all ranks, or in another order; ranks that have not joined; sends
+without receives.
 Exit codes: 0 consistent; 3 findings; 1 error; 2 wrong usage.")]
 pub struct CheckArgs {
     /// Folders of recordings or windows; those of one communicator's ranks are put together. Of folders with

@@ -88,8 +88,8 @@ fn messages_that_never_end_and_steps_of_nobody_are_counted() {
     assert_eq!((counters.unfinished, counters.unjoined_steps), (1, 2));
 }
 
-/// Hosts launch ahead: when a session begins, ops that it has not seen are on their way, and those that it sees
-/// being posted wait behind them. With samples, the ops between two of them are not wanted.
+/// Hosts launch ahead: when a session begins, ops that it has not seen are on their way, and those that it
+/// sees being posted wait behind them. With samples, the ops between two of them are not wanted.
 #[test]
 fn the_time_of_ops_that_are_not_measured_is_no_wait_of_the_next_one() {
     let step_of = |op_count, connection, moment, ts_ns| {
