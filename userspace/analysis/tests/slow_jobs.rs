@@ -1,5 +1,7 @@
 //! Who held back the jobs of `tests/traces/slow`: real ones, whose faults are known.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::Path;
 
 use analysis::{

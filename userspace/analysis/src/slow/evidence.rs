@@ -18,7 +18,7 @@ pub(super) struct Evidence {
     /// Groups of ranks with equal work, of two or more.
     pub(super) groups: Vec<Vec<usize>>,
     pub(super) iteration: Option<Iteration>,
-    /// Lateness by communicator and host.
+    /// Lateness by communicator and host; first where iterations are longest: those of the job.
     pub(super) late: Vec<LateRanks>,
     /// Waits for messages, by communicator.
     pub(super) waits: Vec<Vec<WaitingRank>>,
@@ -168,7 +168,10 @@ fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members
             evidence.waits.push(waits);
         }
     }
-    evidence.iteration = evidence.late.iter().filter_map(LateRanks::iteration).max_by_key(|it| it.typical_ns);
+    evidence
+        .late
+        .sort_by_key(|late| std::cmp::Reverse(late.iteration().map(|iteration| iteration.typical_ns)));
+    evidence.iteration = evidence.late.first().and_then(LateRanks::iteration);
     evidence.groups = groups(&communicators, &index);
     evidence
 }

@@ -21,6 +21,8 @@ pub(super) struct Launches {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct IterationLaunches {
     pub(super) number: u64,
+    /// Wall time of its first launch, by the rank in the middle.
+    pub(super) begun_ns: u64,
     /// Time until the next iteration, by the rank in the middle; `None`: the next one was not seen.
     pub(super) lasted_ns: Option<u64>,
     /// Lateness of each rank, in the order of [`Late::ranks`]; 0 for those that are not late.
@@ -76,7 +78,6 @@ impl Launches {
         let per_iteration = sequence.max(1) * repetitions(&by_number, sequence.max(1));
         let begin = first_of_iteration(&by_number, per_iteration);
         let mut late = Late { ranks, iterations: Vec::new() };
-        let mut begins: Vec<(u64, u64)> = Vec::new();
         let of_iteration = |number: u64| (number + per_iteration - begin) / per_iteration;
         for iteration in by_number.chunk_by(|one, other| of_iteration(one.0) == of_iteration(other.0)) {
             let Some((first, launches)) = iteration.first() else { continue };
@@ -91,12 +92,14 @@ impl Launches {
                 }
             }
             let late_ns = by_rank.into_iter().map(median).collect();
-            begins.push((number, median(launches.clone())));
-            late.iterations.push(IterationLaunches { number, lasted_ns: None, late_ns });
+            let begun_ns = median(launches.clone());
+            late.iterations.push(IterationLaunches { number, begun_ns, lasted_ns: None, late_ns });
         }
-        for (iteration, pair) in late.iterations.iter_mut().zip(begins.windows(2)) {
-            let [(number, begin), (next, until)] = pair else { continue };
-            iteration.lasted_ns = (*next == number + 1).then(|| until.saturating_sub(*begin));
+        let begins: Vec<(u64, u64)> =
+            late.iterations.iter().map(|iteration| (iteration.number, iteration.begun_ns)).collect();
+        for (iteration, (next, until)) in late.iterations.iter_mut().zip(begins.into_iter().skip(1)) {
+            iteration.lasted_ns =
+                (next == iteration.number + 1).then(|| until.saturating_sub(iteration.begun_ns));
         }
         late
     }

@@ -21,6 +21,7 @@ mod messages;
 mod pauses;
 mod shares;
 mod text;
+mod together;
 mod verdict;
 
 pub(crate) use gathered::Gathered;

@@ -165,6 +165,35 @@ pub(super) fn not_recorded(rank: i32, iteration: Option<Iteration>, percent: f64
     format!("ranks wait for rank {rank}, which was not recorded: {}", of_iteration(iteration, percent))
 }
 
+pub(super) fn slower(before_ns: u64, after_ns: u64, since_ns: u64) -> String {
+    format!(
+        "all ranks became slower together at {}: iterations of {} take {}",
+        clock_time(since_ns),
+        spaced_seconds(before_ns),
+        spaced_seconds(after_ns)
+    )
+}
+
+pub(super) fn pause_together(usual_ns: u64, count: usize, iterations: usize, percent: f64) -> String {
+    format!(
+        "all ranks pause together, for {} in {count} of {iterations} iterations: for no rank, as in a checkpoint, an \
+         evaluation or for data that all wait for ({percent:.1} % of the time)",
+        spaced_seconds(usual_ns)
+    )
+}
+
+pub(super) fn all_idle(percent: f64) -> String {
+    format!(
+        "all GPUs have nothing to run for {percent:.0} % of the time: the job waits for its hosts, all alike"
+    )
+}
+
+/// UTC time of the day.
+fn clock_time(wall_ns: u64) -> String {
+    let seconds = wall_ns / 1_000_000_000 % 86_400;
+    format!("{:02}:{:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
 /// `2nd`, `10th`.
 fn ordinal(number: u64) -> String {
     let end = match (number % 10, number % 100) {

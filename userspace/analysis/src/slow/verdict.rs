@@ -7,7 +7,7 @@ use super::{
     evidence::{Evidence, Iteration, RankEvidence},
     messages,
     pauses::{self, Pauses},
-    text,
+    text, together,
 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -120,6 +120,7 @@ impl Slow {
         let named: Vec<i32> = causes.iter().flat_map(|cause| cause.ranks.clone()).collect();
         let is_new = |cause: &Cause| !is_told(cause) && !cause.ranks.iter().any(|rank| named.contains(rank));
         causes.extend(messages::causes(evidence).into_iter().filter(is_new));
+        causes.extend(together::causes(evidence));
         causes.sort_by(|one, other| {
             let rank = |cause: &Cause| (cause.is_note, -cause.percent.unwrap_or(0.0));
             rank(one).partial_cmp(&rank(other)).unwrap_or(std::cmp::Ordering::Equal)
