@@ -34,8 +34,7 @@ impl RankWaits {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// The rank's GPU had all that it needed, and did not go on.
     OwnGpu,
@@ -47,17 +46,13 @@ pub(crate) enum Reason {
     Link,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// Where the longest waits lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Culprit {
     pub rank: i32,
     /// The other end, if the culprit is a link.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<i32>,
     pub reason: Reason,
-    /// Wait for the culprit: the largest of the waits that lead to it; or its own time, where none does.
-    pub waited_ns: u64,
-    /// The ranks that wait for it, directly or not, in the order of their waits.
-    pub victims: Vec<i32>,
 }
 
 /// What the ranks of a communicator waited for.
@@ -69,10 +64,7 @@ pub struct Verdict {
     pub messages_not_judged: u64,
 }
 
-/// Shortest wait, all messages together, that is a finding.
-const MIN_WAIT_NS: u64 = 10_000_000;
-
-/// A rank stands out whose own time is this many times that of the median of the others.
+/// A link stands out on which messages are this many times as long as on the link in the middle.
 const TIMES_THE_OTHERS: u64 = 2;
 
 /// Follows the longest waits to where they end.
@@ -80,31 +72,30 @@ pub(crate) fn culprit(ranks: &[RankWaits]) -> Option<Culprit> {
     let by_rank: BTreeMap<i32, &RankWaits> = ranks.iter().map(|waits| (waits.rank, waits)).collect();
     let first = ranks.iter().max_by_key(|waits| waits.waited())?;
     let (mut at, mut incoming, mut way) = (first.rank, None, Vec::new());
-    let stop = |rank, reason, waited_ns, victims| {
-        judge(&by_rank, Culprit { rank, peer: None, reason, waited_ns, victims })
-    };
+    let stop = |rank, reason| Some(Culprit { rank, peer: None, reason });
     loop {
-        let Some(here) = by_rank.get(&at) else { return stop(at, Reason::NotRecorded, incoming?, way) };
+        let Some(here) = by_rank.get(&at) else {
+            return incoming.and_then(|_| stop(at, Reason::NotRecorded));
+        };
         let (next, wait) = here.by_peer().into_iter().max_by_key(|(_, ns)| *ns).unwrap_or((at, 0));
         if let Some(incoming) = incoming
             && here.own_gpu_ns.saturating_add(here.waited()) < incoming / 10
         {
-            return stop(at, Reason::Late, incoming, way);
+            return stop(at, Reason::Late);
         }
         if here.own_gpu_ns >= wait {
-            return stop(at, Reason::OwnGpu, incoming.unwrap_or(here.own_gpu_ns), way);
+            return stop(at, Reason::OwnGpu);
         }
         way.push(at);
         (at, incoming) = (next, Some(wait));
         if let Some(begin) = way.iter().position(|rank| *rank == next) {
             let (slowest, exit) = circle(&by_rank, &way, begin);
             if let Some(slowest) = slowest.filter(|slowest| slowest.own_gpu_ns >= wait / 2) {
-                way.retain(|rank| *rank != slowest.rank);
-                return stop(slowest.rank, Reason::OwnGpu, slowest.own_gpu_ns, way);
+                return stop(slowest.rank, Reason::OwnGpu);
             }
             match exit {
                 Some((peer, ns)) if ns >= wait / 4 => (at, incoming) = (peer, Some(ns)),
-                _ => return link(&by_rank, &way),
+                _ => return link(&by_rank),
             }
         }
     }
@@ -125,7 +116,7 @@ fn circle<'a>(
 }
 
 /// Returns the link on which messages were longest, if it stands out, where no GPU is at fault.
-fn link(by_rank: &BTreeMap<i32, &RankWaits>, way: &[i32]) -> Option<Culprit> {
+fn link(by_rank: &BTreeMap<i32, &RankWaits>) -> Option<Culprit> {
     let mut links: Vec<(u64, i32, i32)> = by_rank
         .values()
         .flat_map(|waits| waits.in_network_ns.iter().map(|(peer, ns)| (*ns, waits.rank, *peer)))
@@ -133,44 +124,8 @@ fn link(by_rank: &BTreeMap<i32, &RankWaits>, way: &[i32]) -> Option<Culprit> {
     links.sort_unstable();
     let (longest, rank, peer) = links.pop()?;
     let median = links.get(links.len() / 2).map_or(0, |(ns, ..)| *ns);
-    let stands_out = longest >= MIN_WAIT_NS && !links.is_empty() && longest / TIMES_THE_OTHERS >= median;
-    stands_out.then(|| Culprit {
-        rank,
-        peer: Some(peer),
-        reason: Reason::Link,
-        waited_ns: longest,
-        victims: way.to_vec(),
-    })
-}
-
-fn judge(by_rank: &BTreeMap<i32, &RankWaits>, mut culprit: Culprit) -> Option<Culprit> {
-    if culprit.waited_ns < MIN_WAIT_NS || culprit.victims.is_empty() {
-        return None;
-    }
-    if culprit.reason == Reason::OwnGpu {
-        let mut others: Vec<u64> = by_rank
-            .values()
-            .filter(|waits| waits.rank != culprit.rank)
-            .map(|waits| waits.own_gpu_ns)
-            .collect();
-        others.sort_unstable();
-        let own = by_rank.get(&culprit.rank).map_or(0, |waits| waits.own_gpu_ns);
-        let median = others.get(others.len() / 2).copied().unwrap_or(0);
-        if own / TIMES_THE_OTHERS < median {
-            return None;
-        }
-    }
-    // Ranks that are not on the way, and wait longer than they work.
-    for waits in by_rank.values() {
-        if waits.rank != culprit.rank
-            && !culprit.victims.contains(&waits.rank)
-            && waits.waited() > waits.own_gpu_ns
-            && waits.waited() >= culprit.waited_ns / 10
-        {
-            culprit.victims.push(waits.rank);
-        }
-    }
-    Some(culprit)
+    let stands_out = !links.is_empty() && longest / TIMES_THE_OTHERS >= median;
+    stands_out.then_some(Culprit { rank, peer: Some(peer), reason: Reason::Link })
 }
 
 #[cfg(test)]
@@ -199,7 +154,7 @@ mod tests {
             waits(3, 5, &[(2, 520)], &[]),
         ];
         let culprit = culprit(&ranks).unwrap();
-        assert_eq!((culprit.rank, culprit.reason, &culprit.victims[..]), (2, Reason::OwnGpu, &[3, 0, 1][..]));
+        assert_eq!((culprit.rank, culprit.reason), (2, Reason::OwnGpu));
     }
 
     #[test]
@@ -220,7 +175,7 @@ mod tests {
             waits(3, 230, &[(2, 7226)], &[]),
         ];
         let culprit = culprit(&ranks).unwrap();
-        assert_eq!((culprit.rank, culprit.reason, &culprit.victims[..]), (2, Reason::OwnGpu, &[0, 1, 3][..]));
+        assert_eq!((culprit.rank, culprit.reason), (2, Reason::OwnGpu));
     }
 
     /// Ranks 0 and 2 wait for each other's halves of the tree; both halves wait for rank 3, whose GPU stands
@@ -234,14 +189,11 @@ mod tests {
             waits(3, 5566, &[(1, 22), (2, 120)], &[]),
         ];
         let culprit = culprit(&ranks).unwrap();
-        assert_eq!((culprit.rank, culprit.reason, &culprit.victims[..]), (3, Reason::OwnGpu, &[2, 0, 1][..]));
+        assert_eq!((culprit.rank, culprit.reason), (3, Reason::OwnGpu));
     }
 
     #[test]
-    fn nobody_stands_out_where_all_work_alike_or_wait_in_a_circle() {
-        let alike: Vec<RankWaits> =
-            (0..4).map(|rank| waits(rank, 100, &[((rank + 3) % 4, 50)], &[])).collect();
-        assert_eq!(culprit(&alike), None);
+    fn waits_in_a_circle_lead_to_the_link_that_stands_out() {
         let mut circle: Vec<RankWaits> =
             (0..4).map(|rank| waits(rank, 5, &[((rank + 3) % 4, 50)], &[])).collect();
         assert_eq!(culprit(&circle), None);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     activity::{Activity, Mean, Measure},
-    gathered::{Gathered, Member},
+    gathered::{CommunicatorRows, Gathered, Member},
     launches::{Late, median},
     shares::Shares,
     verdict::RankName,
@@ -77,7 +77,7 @@ type Of = (usize, Member);
 struct Joined<'a> {
     n_ranks: i32,
     members: BTreeMap<i32, Of>,
-    parts: Vec<(usize, &'a super::gathered::CommunicatorRows)>,
+    parts: Vec<(usize, &'a CommunicatorRows)>,
 }
 
 /// Returns the evidence on each job.
@@ -152,13 +152,21 @@ fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members
                 evidence.late.push(LateRanks { ranks, late });
             }
         }
-        let waits = communicator.parts.iter().flat_map(|(_, rows)| &rows.waits);
-        let of_rank = |(waits, shares): &(RankWaits, Shares)| {
+        let of_part = |rows: &'_ CommunicatorRows| {
+            let spans = || rows.waits.iter().filter_map(|(_, shares)| shares.span_ns());
+            let span = spans().map(|span| span.0).min().zip(spans().map(|span| span.1).max());
+            rows.waits
+                .iter()
+                .map(move |(waits, shares)| (waits.clone(), shares.clone(), span))
+                .collect::<Vec<_>>()
+        };
+        let waits = communicator.parts.iter().flat_map(|(_, rows)| of_part(rows));
+        let of_rank = |(waits, shares, span): (RankWaits, Shares, Option<(u64, u64)>)| {
             let rank = at(communicator.members.get(&waits.rank)?)?;
-            let (means, halves) = (shares.means(), shares.most());
+            let (means, halves) = (span.and_then(|span| shares.means(span)), shares.most());
             Some(WaitingRank {
                 rank,
-                waits: waits.clone(),
+                waits,
                 own: TimeShare { mean: means.map(|means| means.0), halves: halves.0 },
                 waiting: TimeShare { mean: means.map(|means| means.1), halves: halves.1 },
             })

@@ -12,7 +12,12 @@ use crate::check::{Reason, culprit};
 pub(super) fn causes(evidence: &Evidence) -> Vec<Cause> {
     let mut causes: Vec<Cause> = Vec::new();
     for ranks in &evidence.waits {
-        let found: Vec<Cause> = ranks.iter().filter_map(|rank| of_rank(evidence, ranks, rank)).collect();
+        let waits: Vec<_> = ranks.iter().map(|rank| rank.waits.clone()).collect();
+        let end = culprit(&waits).map(|culprit| culprit.rank);
+        let found: Vec<Cause> = ranks
+            .iter()
+            .filter_map(|rank| of_rank(evidence, ranks, rank, end == Some(rank.waits.rank)))
+            .collect();
         if found.is_empty() {
             causes.extend(elsewhere(evidence, ranks));
         }
@@ -43,7 +48,8 @@ fn falls_short(own: TimeShare, others: &[TimeShare]) -> Option<f64> {
     (difference.percent <= -FAULT_PERCENT && is_certain).then_some(-difference.percent)
 }
 
-fn of_rank(evidence: &Evidence, ranks: &[WaitingRank], of: &WaitingRank) -> Option<Cause> {
+/// `is_end`: the longest waits lead to this rank.
+fn of_rank(evidence: &Evidence, ranks: &[WaitingRank], of: &WaitingRank, is_end: bool) -> Option<Cause> {
     let name = &evidence.ranks.get(of.rank)?.name;
     let is_equal = |other: &&WaitingRank| {
         other.rank != of.rank
@@ -64,9 +70,9 @@ fn of_rank(evidence: &Evidence, ranks: &[WaitingRank], of: &WaitingRank) -> Opti
     let iteration = evidence.iteration;
     let waits = line("it waits for others", of.waiting, &waiting);
     if let Some(percent) = exceeds(of.own, &own) {
-        // The others must wait meanwhile.
-        let least = percents(&waiting).into_iter().fold(f64::MAX, f64::min);
-        return (least >= percent / 2.0).then(|| Cause {
+        // Others must wait meanwhile.
+        let most = percents(&waiting).into_iter().fold(0.0, f64::max);
+        return (most >= percent / 2.0).then(|| Cause {
             kind: Kind::Gpu,
             ranks: vec![name.rank],
             text: text::gpu(name, iteration, percent, false),
@@ -74,7 +80,7 @@ fn of_rank(evidence: &Evidence, ranks: &[WaitingRank], of: &WaitingRank) -> Opti
             ..Cause::sized(percent, iteration, 0.95)
         });
     }
-    let percent = falls_short(of.waiting, &waiting)?;
+    let percent = falls_short(of.waiting, &waiting).filter(|_| is_end)?;
     let pauses = pauses::of(evidence, of.rank);
     Some(Cause {
         kind: Kind::Host,

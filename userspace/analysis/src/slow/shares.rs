@@ -48,6 +48,12 @@ impl Shares {
         }
     }
 
+    /// Returns the time of its messages, by the host's clock, in whole slices.
+    pub(super) fn span_ns(&self) -> Option<(u64, u64)> {
+        let (first, last) = (self.slices.keys().next()?, self.slices.keys().next_back()?);
+        Some((first * self.slice_ns, (last + 1).saturating_mul(self.slice_ns) - 1))
+    }
+
     /// Counts the slices of half a second in which its own GPU, or waits for others, took more than half of
     /// the time of its connections.
     pub(super) fn most(&self) -> (u64, u64) {
@@ -61,10 +67,10 @@ impl Shares {
 
     /// Returns the mean shares, in percent of the time of a connection: of the rank's own GPU, and of waits
     /// for others. `None`: too little was measured.
-    pub(super) fn means(&self) -> Option<(Mean, Mean)> {
-        let (first, last) = (*self.slices.keys().next()?, *self.slices.keys().next_back()?);
+    /// `span_ns`: the time in which messages of any rank were measured.
+    pub(super) fn means(&self, (from_ns, until_ns): (u64, u64)) -> Option<(Mean, Mean)> {
         // The first and the last slice are not whole.
-        let whole = first.checked_add(1)?..last;
+        let whole = (from_ns / self.slice_ns).checked_add(1)?..until_ns / self.slice_ns;
         let connections = self.connections.len().max(1);
         let share = |of: fn(&(u64, u64)) -> u64| {
             #[expect(clippy::cast_precision_loss, reason = "a share, for people")]
