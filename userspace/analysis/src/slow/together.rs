@@ -16,6 +16,9 @@ const MIN_PAUSES: usize = 3;
 /// Standard errors by which iterations must become longer: their lengths depend on each other.
 const CHANGE_ERRORS: f64 = 8.0;
 
+/// Part by which iterations must become longer: under a power cap healthy GPUs drift by up to 4 %.
+const CHANGE_PERCENT: f64 = 5.0;
+
 /// Share of the time in which all GPUs have nothing to run, from which on it is told.
 const IDLE_PERCENT: f64 = 10.0;
 
@@ -50,7 +53,7 @@ fn slower(evidence: &Evidence, late: &LateRanks) -> Option<Cause> {
     #[expect(clippy::cast_precision_loss, reason = "a share, for people")]
     let percent = after_ns.saturating_sub(before_ns) as f64 * 100.0 / before_ns.max(1) as f64;
     let since_ns = after.first()?.0;
-    (percent >= FAULT_PERCENT)
+    (percent >= CHANGE_PERCENT)
         .then(|| note(evidence, Kind::All, percent, text::slower(before_ns, after_ns, since_ns)))
 }
 
