@@ -127,14 +127,17 @@ impl Slow {
         });
         let has_activity = evidence.ranks.iter().filter(|rank| rank.multiprocessors.is_some()).count() > 1;
         let kind = if has_activity || !evidence.waits.is_empty() { Kind::Nobody } else { Kind::Unknown };
-        let mut causes = causes.into_iter();
-        let first =
-            causes.next().unwrap_or_else(|| Cause { kind, text: text::nobody(kind), ..Cause::default() });
+        // What chips of one kind differ by names nobody.
+        let is_first = |cause: &Cause| !(cause.is_note && cause.kind == Kind::Gpu);
+        let first = match causes.iter().position(is_first) {
+            Some(at) => causes.remove(at),
+            None => Cause { kind, text: text::nobody(kind), ..Cause::default() },
+        };
         Self {
             iteration_ms: evidence.iteration.map(|iteration| milliseconds(iteration.typical_ns)),
             iterations: evidence.iteration.map_or(0, |iteration| iteration.count),
             first,
-            others: causes.collect(),
+            others: causes,
             not_seen,
         }
     }
