@@ -54,7 +54,8 @@ const HELP: &str = "\
           on however many channels it runs
  BYTES/S  that they were called with; >: of some it is not known
  LAG      behind N: has not launched N collectives that another rank had
-          at the refresh before; waited for: others wait long to receive
+          at the refresh before, and none has launched any since;
+          waited for: others wait long to receive
           from this rank, and it waits little itself (--level steps)
  A communicator's numbers are its busiest rank's, a process's the sums.
  Waits are derived from measured times; nothing else here is measured.";

@@ -1,7 +1,8 @@
 //! Finds lagging ranks of a communicator, as far as its ranks are seen here.
 //!
 //! Two signs. A rank is *behind* if it has not launched now what another rank had launched at the reading
-//! before: so it is one interval late at least, which the jitter of a healthy job is not. A rank is *waited
+//! before, and no rank of the communicator has launched anything since: hosts run ahead of their GPUs by
+//! different numbers of launches, which is no lag while something moves. A rank is *waited
 //! for* (derived from measured waits, with steps only) if others waited long to receive from it, and it
 //! waited little itself: along a ring each rank waits for its neighbour, and only the late one waits for
 //! nobody.
@@ -42,6 +43,10 @@ pub(super) fn mark(ranks: &mut [RankRates], before: &Statistics, interval_ns: u6
 
 fn behind(rank: &RankRates, members: &[RankRates], before: &Statistics) -> Option<u64> {
     let launched = rank.launched?;
+    let moves = |other: &RankRates| other.launched > other.key.and_then(|key| before.launched(&key));
+    if members.iter().any(moves) {
+        return None;
+    }
     let others = members.iter().filter(|other| other.key != rank.key);
     let first = others.filter_map(|other| before.launched(&other.key?)).max()?;
     (first > launched).then(|| first - launched)

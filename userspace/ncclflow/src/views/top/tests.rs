@@ -124,6 +124,8 @@ fn a_rank_that_has_not_launched_what_others_had_a_refresh_ago_is_behind() {
     };
     let healthy = lags(reading(1, [50, 49, 50]), reading(2, [70, 69, 68]));
     assert_eq!(healthy, [None; 3], "jitter is no lag");
+    let ahead = lags(reading(1, [70, 50, 70]), reading(2, [90, 68, 90]));
+    assert_eq!(ahead, [None; 3], "hosts run ahead of their GPUs");
     let one = lags(reading(1, [50, 40, 50]), reading(2, [50, 40, 50]));
     assert_eq!(one, [None, Some(Lag::Behind(10)), None]);
 }
