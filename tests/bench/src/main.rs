@@ -109,7 +109,7 @@ fn main() -> Result<()> {
         Measurement::Fleet(args) => fleet::run(args),
         Measurement::Report(args) => report::run(args, rounds(5)),
         Measurement::Stacks(args) => with_nccl("2.27.5", 5, &|bench| stacks::run(bench, args)),
-        Measurement::Verdicts(args) => with_nccl("2.27.5", 1, &|bench| Ok(verdicts::run(bench, args))),
+        Measurement::Verdicts(args) => with_nccl("2.27.5", 1, &|bench| verdicts::run(bench, args)),
         Measurement::Saturate(args) => with_nccl("2.27.5", 1, &|bench| saturate::run(bench, args)),
     };
     let text = serde_json::to_string_pretty(&result?)? + "\n";

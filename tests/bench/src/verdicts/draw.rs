@@ -46,6 +46,15 @@ pub(super) struct Fault {
     pub(super) every: u32,
 }
 
+/// The verdict that is right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Truth {
+    pub(super) kind: &'static str,
+    pub(super) ranks: BTreeSet<i64>,
+    /// The other end of a link.
+    pub(super) peer: Option<i64>,
+}
+
 /// What the messages of a job go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
@@ -78,12 +87,7 @@ pub(super) struct Case {
 impl Case {
     /// Draws the case of a run.
     pub(super) fn draw(seed: u64, run: u64, only: Option<FaultKind>) -> Self {
-        // Neighbouring seeds are mixed, so that their first numbers have nothing in common.
-        let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (run + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mut random = Random(mixed.max(1));
-        for _ in 0..8 {
-            random.number();
-        }
+        let mut random = random(seed, run);
         let is_healthy = random.below(4) == 0;
         let drawn = if is_healthy { FaultKind::None } else { pick(&mut random, &FAULTS) };
         let kind = only.unwrap_or(drawn);
@@ -123,25 +127,27 @@ impl Case {
         }
     }
 
-    /// The verdict that is right: kind and ranks, and the other end of a link.
-    pub(super) fn truth(&self) -> (&'static str, BTreeSet<i64>, Option<i64>) {
+    /// The verdict that is right.
+    pub(super) fn truth(&self) -> Truth {
         let rank = i64::from(self.fault.rank);
-        let ring = |rank: u32| i64::from((rank + 1) % self.ranks);
-        let one = BTreeSet::from([rank]);
-        match self.fault.kind {
+        let after = i64::from((self.fault.rank + 1) % self.ranks);
+        let (kind, ranks, peer) = match self.fault.kind {
             FaultKind::None => ("nobody", BTreeSet::new(), None),
-            FaultKind::Gpu => ("gpu", one, None),
+            FaultKind::Gpu => ("gpu", BTreeSet::from([rank]), None),
             FaultKind::Host | FaultKind::Pause | FaultKind::Stopped | FaultKind::Processor => {
-                ("host", one, None)
+                ("host", BTreeSet::from([rank]), None)
             }
-            FaultKind::Link => ("link", one, Some(ring(self.fault.rank))),
+            FaultKind::Link => ("link", BTreeSet::from([rank]), Some(after)),
             FaultKind::Stage => ("stage", (rank..i64::from(self.ranks)).collect(), None),
-        }
+        };
+        Truth { kind, ranks, peer }
     }
 
-    /// Whether what was put in is what it costs; what a limit on the processor or on a link costs is measured.
-    pub(super) fn is_size_known(&self) -> bool {
-        !matches!(self.fault.kind, FaultKind::Processor | FaultKind::Link)
+    /// What the fault adds to an iteration that takes so long without it, in percent. What a limit on the
+    /// processor or on a link costs is not known.
+    pub(super) fn put_in(&self, healthy_ms: f64) -> Option<f64> {
+        let is_known = !matches!(self.fault.kind, FaultKind::Processor | FaultKind::Link);
+        is_known.then(|| self.fault.percent * self.compute_ms / healthy_ms)
     }
 
     /// The job in a few words.
@@ -152,7 +158,7 @@ impl Case {
             Way::Hosts => "hosts",
         };
         let launches = if self.syncs { "sync" } else { "ahead" };
-        let stages = if self.stages.is_some() { " stages" } else { "" };
+        let stages = if self.stages.is_some() { " pp" } else { "" };
         let attached = if self.sees_begin { "before" } else { "after" };
         format!("{} {way} {launches}{stages} {} {attached}", self.ranks, self.level)
     }
@@ -210,6 +216,16 @@ impl Case {
     }
 }
 
+/// Numbers for a run. Neighbouring seeds are mixed: their first numbers have nothing in common.
+pub(super) fn random(seed: u64, run: u64) -> Random {
+    let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (run + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mut random = Random(mixed.max(1));
+    for _ in 0..8 {
+        random.number();
+    }
+    random
+}
+
 /// Percent of an iteration: as many small ones as large ones.
 fn size(random: &mut Random, kind: FaultKind) -> f64 {
     let least = match kind {
@@ -255,8 +271,10 @@ mod tests {
         let healthy = draw(7).filter(|case| case.fault.kind == FaultKind::None).count();
         assert!((70..130).contains(&healthy), "a quarter: {healthy}");
         for case in draw(7) {
-            let (_, ranks, _) = case.truth();
-            assert!(ranks.iter().all(|rank| (0..i64::from(case.ranks)).contains(rank)), "{case:?}");
+            assert!(
+                case.truth().ranks.iter().all(|rank| (0..i64::from(case.ranks)).contains(rank)),
+                "{case:?}"
+            );
             let of_file = matches!(
                 case.fault.kind,
                 FaultKind::Gpu | FaultKind::Host | FaultKind::Pause | FaultKind::Stage
@@ -278,6 +296,6 @@ mod tests {
         };
         // 49,152 bytes in 2 ms.
         assert_eq!(case.kilobits(), 196_608);
-        assert_eq!(case.truth(), ("link", BTreeSet::from([3]), Some(0)));
+        assert_eq!(case.truth(), Truth { kind: "link", ranks: BTreeSet::from([3]), peer: Some(0) });
     }
 }

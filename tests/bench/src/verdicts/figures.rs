@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{draw::Case, trial::Trial};
+use super::{draw::Truth, trial::Trial};
 use crate::table::Table;
 
 /// Faults below are beneath what a verdict is asked for: how large a fault is, and its name.
@@ -36,22 +36,22 @@ pub(super) struct Judged {
 }
 
 impl Judged {
-    pub(super) fn new(case: &Case, trial: Trial) -> Self {
-        let (truth, ranks, peer) = case.truth();
+    /// `put_in`: what the fault adds to an iteration, in percent of one without it, where that is known.
+    pub(super) fn new(truth: &Truth, put_in: Option<f64>, trial: Trial) -> Self {
+        let Truth { kind: truth, ranks, peer } = truth;
         let answer = &trial.answer;
-        let outcome = match (answer.accuses(), truth) {
+        let outcome = match (answer.accuses(), *truth) {
             (false, "nobody") => Outcome::Right,
             (true, "nobody") => Outcome::FalselyAccused,
             (false, _) => Outcome::Missed,
-            _ if answer.ranks != ranks => Outcome::OtherRanks,
-            _ if answer.kind != truth || answer.peer != peer => Outcome::OtherKind,
+            _ if answer.ranks != *ranks => Outcome::OtherRanks,
+            _ if answer.kind != *truth || answer.peer != *peer => Outcome::OtherKind,
             _ => Outcome::Right,
         };
         let measured_percent = 100.0 * (trial.iteration_ms / trial.healthy_ms - 1.0);
-        let put_in = case.fault.percent * case.compute_ms / trial.healthy_ms;
-        let percent = if case.is_size_known() { put_in } else { measured_percent };
+        let percent = put_in.unwrap_or(measured_percent);
         let size = SIZES.iter().find(|(below, _)| percent < *below).map_or("> 20 %", |(_, name)| name);
-        Self { truth, percent, measured_percent, size, outcome, trial }
+        Self { truth: *truth, percent, measured_percent, size, outcome, trial }
     }
 
     /// What a run's line says besides the case.
@@ -157,7 +157,10 @@ fn wilson(right: usize, of: usize) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{answer::Answer, draw::FaultKind},
+        super::{
+            answer::Answer,
+            draw::{Case, FaultKind},
+        },
         *,
     };
 
@@ -178,7 +181,7 @@ mod tests {
         (case.ranks, case.fault.rank) = (4, 2);
         let slow: Value = serde_json::from_str(said).unwrap();
         let answer = Answer::read(&json!({ "slow": slow }));
-        Judged::new(&case, Trial { answer, healthy_ms: 20.0, iteration_ms: 21.0 }).outcome
+        Judged::new(&case.truth(), None, Trial { answer, healthy_ms: 20.0, iteration_ms: 21.0 }).outcome
     }
 
     #[test]

@@ -131,7 +131,8 @@ fn record(bench: &Bench, case: &Case, job: &Job, files: &Files, output: &Path) -
     Recorder::start_in(&bench.programs.join("ncclflow"), &job.pid_list(), output, &options, &environment)
 }
 
-fn check(ncclflow: &Path, recording: &Path) -> Result<Value> {
+/// What `check --json` prints.
+pub(super) fn check(ncclflow: &Path, recording: &Path) -> Result<Value> {
     // The exit code tells what was found.
     let output = Command::new(ncclflow).args(["check", "--json"]).arg(recording).output()?;
     serde_json::from_slice(&output.stdout)
