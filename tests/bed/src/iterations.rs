@@ -25,7 +25,10 @@ pub(crate) struct Iterations {
 }
 
 impl Iterations {
-    pub(crate) fn new(options: &Options, rank: u32) -> Result<Self> {
+    pub(crate) fn new(options: &Options, emulator: &Shared, rank: u32) -> Result<Self> {
+        if options.compute_ms > 0.0 {
+            emulator.tell(rank);
+        }
         let log = options.iteration_log.as_ref().map(|path| {
             let path = format!("{}.rank{rank}", path.display());
             File::create_new(&path).with_context(|| format!("making `{path}`")).map(Arc::new)

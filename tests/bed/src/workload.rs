@@ -85,7 +85,7 @@ fn run_all(
 ) -> Result<()> {
     let of_iteration = options.ops.len() as u64;
     let total = u64::from(options.iters) * of_iteration;
-    let mut iterations = Iterations::new(options, rank)?;
+    let mut iterations = Iterations::new(options, &nccl.emulator, rank)?;
     let joins = match options.absent {
         Some((absent, after)) if absent == rank => after.min(total),
         _ => total,

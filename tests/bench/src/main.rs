@@ -20,6 +20,7 @@ mod saturate;
 mod scale;
 mod stacks;
 mod table;
+mod verdicts;
 mod volume;
 
 use std::{fs, path::PathBuf};
@@ -79,6 +80,8 @@ enum Measurement {
     Report(report::Args),
     /// What call stacks cost a call, by their frames, seen before and new (root, python3)
     Stacks(stacks::Args),
+    /// Who makes a job slow: jobs on the bed with faults out of a seed, and how often `check` is right (root)
+    Verdicts(verdicts::Args),
     /// A job that never pauses, for a long time: delivered + lost = hits, to the record (root)
     Saturate(saturate::Args),
 }
@@ -106,6 +109,7 @@ fn main() -> Result<()> {
         Measurement::Fleet(args) => fleet::run(args),
         Measurement::Report(args) => report::run(args, rounds(5)),
         Measurement::Stacks(args) => with_nccl("2.27.5", 5, &|bench| stacks::run(bench, args)),
+        Measurement::Verdicts(args) => with_nccl("2.27.5", 1, &|bench| verdicts::run(bench, args)),
         Measurement::Saturate(args) => with_nccl("2.27.5", 1, &|bench| saturate::run(bench, args)),
     };
     let text = serde_json::to_string_pretty(&result?)? + "\n";

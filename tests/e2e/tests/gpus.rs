@@ -14,7 +14,7 @@ use ncclflow_e2e::harness::{
 const RANKS: Shape = Shape { ranks: 2, processes: true, tree: false };
 const VERSION: &str = "2.28.9-cu13";
 /// Bytes of a GPU's slot in the file, and where its counters of sent and received bytes are, and its last error.
-const SLOT: u64 = 64;
+const SLOT: u64 = 128;
 const SENT: u64 = 24;
 const RECEIVED: u64 = 32;
 const XID: u64 = 48;

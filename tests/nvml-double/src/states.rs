@@ -1,6 +1,6 @@
-//! What the GPUs do, out of the file that the environment variable `NVML_DOUBLE_STATES` names: 32 slots of eight
-//! 64-bit words, which the bed writes (`tests/bed/src/emulator/gpu_states.rs` has the same numbers). Without it
-//! nothing of this is supported, as for NCCL in the bed itself.
+//! What the GPUs do, out of the file that the environment variable `NVML_DOUBLE_STATES` names: 32 slots of sixteen
+//! 64-bit words. The first eight the bed writes (`tests/bed/src/emulator/gpu_states.rs` has the same numbers), the
+//! others tests. Without the file nothing of this is supported, as for NCCL in the bed itself.
 //!
 //! With `NVML_DOUBLE_HANGS` set, no question about a GPU's use is ever answered, as by a driver that hangs.
 
@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::{DEVICES, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, SUCCESS, index_of, put, put_text};
 
 const INSUFFICIENT_SIZE: c_int = 7;
-const WORDS: usize = 8;
+const WORDS: usize = 16;
 /// A kernel that ended this long ago still shows: NVML's numbers are of the last 1/6 to 1 s.
 const PERIOD: u64 = 300_000_000;
 

@@ -1,7 +1,6 @@
 //! What the emulated GPUs do, in a file that the NVML double (`tests/nvml-double`, which has the same numbers)
-//! answers from: 32 slots of eight 64-bit words. Behind them are 32 slots more, with what each GPU has done
-//! until now ([`COMPUTED`] and the words behind it): the difference between two readings, over the time between
-//! them, is what GPM's metrics say of it.
+//! answers from: 32 slots of sixteen 64-bit words. The last eight are for tests to write, but in jobs whose GPUs
+//! compute in each iteration: there they have what GPM says of that ([`GpuState::tell`]).
 
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd as _;
@@ -9,6 +8,8 @@ use std::path::Path;
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -17,8 +18,8 @@ use crate::runtime::launch::LaunchShape;
 use crate::runtime::lock;
 
 const SLOTS: usize = 32;
-const WORDS: usize = 8;
-const BYTES: usize = 2 * SLOTS * WORDS * 8;
+const WORDS: usize = 16;
+const BYTES: usize = SLOTS * WORDS * 8;
 
 /// Words of a slot.
 const PID: usize = 0;
@@ -33,17 +34,49 @@ const COMPUTES: usize = 5;
 /// Blocks of the kernels that run now, and their warps in the upper half. Word 6 is the last error (Xid).
 const SHAPE: usize = 7;
 
-/// Nanoseconds in which a kernel of the program's own ran: on a real GPU, those in which its multiprocessors and
-/// tensor cores are busy.
-const COMPUTED: usize = 0;
-/// When such a kernel began that runs now (CLOCK_MONOTONIC); 0: none. This time is not in [`COMPUTED`] yet.
-const COMPUTES_SINCE: usize = 1;
-/// The same two words for kernels of NCCL, which hold a multiprocessor for each channel, and no tensor core.
-const COMMUNICATED: usize = 2;
-const COMMUNICATES_SINCE: usize = 3;
-/// Kernels of each kind that run now.
-const COMPUTING: usize = 4;
-const COMMUNICATING: usize = 5;
+/// First of the words that say what GPM's metrics are: graphics, SM, occupancy, tensor and DRAM activity, in
+/// hundredths of a percent, plus one; 0: what the kernels that run make of them.
+const TOLD: usize = 8;
+/// How often they are told anew: each time of what was done since the time before.
+const TOLD_EVERY: Duration = Duration::from_millis(200);
+/// What a matrix product takes of a Hopper, in percent, in that order.
+const COMPUTING: [f64; 5] = [100.0, 86.0, 14.0, 78.0, 16.0];
+/// What a kernel of NCCL with one channel takes: one of 132 multiprocessors.
+const COMMUNICATING: [f64; 5] = [100.0, 0.76, 0.2, 0.0, 1.0];
+
+/// Time in which kernels ran.
+#[derive(Debug, Default)]
+struct Busy {
+    until_now_ns: u64,
+    /// When the first of those that run began.
+    since_ns: u64,
+    running: u32,
+}
+
+impl Busy {
+    fn begin(&mut self, at_ns: u64) {
+        if self.running == 0 {
+            self.since_ns = at_ns;
+        }
+        self.running += 1;
+    }
+
+    fn end(&mut self, at_ns: u64) {
+        self.until_now_ns = self.at(at_ns);
+        self.since_ns = at_ns;
+        self.running = self.running.saturating_sub(1);
+    }
+
+    /// The time until this moment.
+    fn at(&self, at_ns: u64) -> u64 {
+        let running = if self.running > 0 { at_ns.saturating_sub(self.since_ns) } else { 0 };
+        self.until_now_ns + running
+    }
+}
+
+/// What a GPU has done: kernels of the program's own, and NCCL's.
+#[derive(Debug, Default)]
+struct Done([Busy; 2]);
 
 /// The mapped file.
 #[derive(Debug, Clone, Copy)]
@@ -69,24 +102,23 @@ impl GpuStates {
             bail!("mapping `{}`: {}", path.display(), std::io::Error::last_os_error());
         }
         // SAFETY: it is as long, aligned to a page, never unmapped, and only used as atomic words.
-        Ok(Self(unsafe { std::slice::from_raw_parts(map.cast_const().cast(), 2 * SLOTS * WORDS) }))
+        Ok(Self(unsafe { std::slice::from_raw_parts(map.cast_const().cast(), SLOTS * WORDS) }))
     }
 
     /// The slot of a device; `None` if it is none of those that there are.
     pub(crate) fn of(self, device: u32) -> Option<GpuState> {
         let first = usize::try_from(device).ok()?.checked_mul(WORDS)?;
-        let (now, until_now) = self.0.split_at_checked(SLOTS * WORDS)?;
-        let now = now.get(first..first + WORDS)?;
-        now[PID].store(u64::from(std::process::id()), Ordering::Relaxed);
-        Some(GpuState { now, until_now: until_now.get(first..first + WORDS)? })
+        let words = self.0.get(first..first + WORDS)?;
+        words[PID].store(u64::from(std::process::id()), Ordering::Relaxed);
+        Some(GpuState { words, done: Box::leak(Box::default()) })
     }
 }
 
-/// One GPU's slot.
+/// One GPU's slot, for the life of the process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GpuState {
-    now: &'static [AtomicU64],
-    until_now: &'static [AtomicU64],
+    words: &'static [AtomicU64],
+    done: &'static Mutex<Done>,
 }
 
 /// Whose kernel it is.
@@ -96,54 +128,50 @@ pub(crate) enum KernelOf {
     Nccl,
 }
 
-impl KernelOf {
-    /// Words of what such kernels have done: their time, since when, how many.
-    fn words(self) -> [usize; 3] {
-        match self {
-            Self::Program => [COMPUTED, COMPUTES_SINCE, COMPUTING],
-            Self::Nccl => [COMMUNICATED, COMMUNICATES_SINCE, COMMUNICATING],
-        }
-    }
-}
-
-/// Streams of a process begin and end kernels at any time. A slot is written by one process.
-static ORDER: Mutex<()> = Mutex::new(());
-
 impl GpuState {
     /// A kernel runs until the guard is dropped.
     pub(crate) fn run(self, of: KernelOf, shape: LaunchShape) -> Running {
         let warps = shape.blocks * shape.threads.div_ceil(32);
         let shape = u64::from(shape.blocks) | u64::from(warps) << 32;
-        self.now[SHAPE].fetch_add(shape, Ordering::Relaxed);
-        self.now[RUNNING].fetch_add(1, Ordering::Relaxed);
-        let [_, since, running] = of.words();
-        let _order = lock(&ORDER);
-        if self.until_now[running].fetch_add(1, Ordering::Relaxed) == 0 {
-            self.until_now[since].store(call_log::now(), Ordering::Relaxed);
-        }
+        self.words[SHAPE].fetch_add(shape, Ordering::Relaxed);
+        self.words[RUNNING].fetch_add(1, Ordering::Relaxed);
+        lock(self.done).0[of as usize].begin(call_log::now());
         Running { gpu: self, of, shape }
     }
 
-    fn end(self, of: KernelOf, at: u64) {
-        let [time, since, running] = of.words();
-        let _order = lock(&ORDER);
-        if self.until_now[running].fetch_sub(1, Ordering::Relaxed) == 1 {
-            let begun = self.until_now[since].swap(0, Ordering::Relaxed);
-            self.until_now[time].fetch_add(at.saturating_sub(begun), Ordering::Relaxed);
+    /// Tells GPM's metrics from now on, for the life of the process.
+    pub(crate) fn tell(self) {
+        let mut before = (call_log::now(), [0; 2]);
+        let mut tell = move || {
+            let now = call_log::now();
+            let done = lock(self.done).0.each_ref().map(|busy| busy.at(now));
+            for (place, value) in self.words[TOLD..].iter().zip(metrics((now, done), before)) {
+                place.store(value + 1, Ordering::Relaxed);
+            }
+            before = (now, done);
+        };
+        let told = thread::Builder::new().name("bed gpu".to_owned()).spawn(move || {
+            loop {
+                thread::sleep(TOLD_EVERY);
+                tell();
+            }
+        });
+        if let Err(error) = told {
+            crate::say(&format!("cannot start a GPU's thread: {error}"));
         }
     }
 
     /// A kernel that is not NCCL's runs, or has ended.
     pub(crate) fn computes(self, does: bool) {
-        self.now[COMPUTES].store(if does { 40 } else { 0 }, Ordering::Relaxed);
+        self.words[COMPUTES].store(if does { 40 } else { 0 }, Ordering::Relaxed);
     }
 
     pub(crate) fn sent(self, bytes: usize) {
-        self.now[SENT].fetch_add(bytes as u64, Ordering::Relaxed);
+        self.words[SENT].fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn received(self, bytes: usize) {
-        self.now[RECEIVED].fetch_add(bytes as u64, Ordering::Relaxed);
+        self.words[RECEIVED].fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }
 
@@ -157,11 +185,21 @@ pub(crate) struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let now = call_log::now();
-        self.gpu.now[ENDED].store(now, Ordering::Relaxed);
-        self.gpu.now[RUNNING].fetch_sub(1, Ordering::Relaxed);
-        self.gpu.now[SHAPE].fetch_sub(self.shape, Ordering::Relaxed);
-        self.gpu.end(self.of, now);
+        self.gpu.words[ENDED].store(now, Ordering::Relaxed);
+        self.gpu.words[RUNNING].fetch_sub(1, Ordering::Relaxed);
+        self.gpu.words[SHAPE].fetch_sub(self.shape, Ordering::Relaxed);
+        lock(self.gpu.done).0[self.of as usize].end(now);
     }
+}
+
+/// GPM's metrics of the time between two moments, by what was done until each, in hundredths of a percent.
+fn metrics((now, done): (u64, [u64; 2]), (then, before): (u64, [u64; 2])) -> [u64; 5] {
+    let time = now.saturating_sub(then).max(1) as f64;
+    let [computed, communicated] = [0, 1].map(|of| done[of].saturating_sub(before[of]) as f64 / time);
+    std::array::from_fn(|metric| {
+        let percent = computed * COMPUTING[metric] + communicated * COMMUNICATING[metric];
+        (100.0 * percent.min(100.0)).round() as u64
+    })
 }
 
 #[cfg(test)]
@@ -169,27 +207,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_is_counted_once_and_by_kind() {
-        let path = std::env::temp_dir().join(format!("ncclflow-bed.{}.states", std::process::id()));
-        let states = GpuStates::open(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        let gpu = states.of(31).unwrap();
-        assert!(states.of(32).is_none());
-        let word = |at: usize| gpu.until_now[at].load(Ordering::Relaxed);
-        let shape = LaunchShape { blocks: 1, threads: 32 };
-        let begun = call_log::now();
-        let one = gpu.run(KernelOf::Program, shape);
-        let nccl = gpu.run(KernelOf::Nccl, shape);
-        let other = gpu.run(KernelOf::Program, shape);
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        drop(one);
-        assert_eq!((word(COMPUTED), word(COMMUNICATED)), (0, 0), "one of each kind still runs");
-        assert!(word(COMPUTES_SINCE) >= begun);
-        drop((other, nccl));
-        let most = call_log::now() - begun;
-        for time in [word(COMPUTED), word(COMMUNICATED)] {
-            assert!((20_000_000..=most).contains(&time), "{time} of {most}");
-        }
-        assert_eq!((word(COMPUTES_SINCE), word(COMMUNICATES_SINCE)), (0, 0));
+    fn time_in_which_several_kernels_run_is_counted_once() {
+        let mut busy = Busy::default();
+        busy.begin(100);
+        busy.begin(110);
+        assert_eq!(busy.at(120), 20);
+        busy.end(130);
+        assert_eq!(busy.at(140), 40, "one still runs");
+        busy.end(150);
+        busy.begin(190);
+        assert_eq!((busy.at(190), busy.at(200)), (50, 60));
+    }
+
+    #[test]
+    fn a_gpu_that_waits_in_nccl_is_busy_without_its_tensor_cores() {
+        let begun = (1_000, [500, 500]);
+        assert_eq!(metrics((2_000, [1_500, 500]), begun), COMPUTING.map(|percent| 100 * percent as u64));
+        assert_eq!(metrics((2_000, [500, 1_500]), begun), [10_000, 76, 20, 0, 100]);
+        assert_eq!(metrics((2_000, [1_000, 1_000]), begun), [10_000, 4_338, 710, 3_900, 850]);
+        assert_eq!(metrics((2_000, [1_000, 500]), begun)[0], 5_000, "idle half of the time");
+        assert_eq!(metrics(begun, begun), [0; 5]);
     }
 }

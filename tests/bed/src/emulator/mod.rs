@@ -134,6 +134,13 @@ impl Shared {
         hash
     }
 
+    /// What the GPU of a rank does is told as GPM's metrics from now on.
+    pub(crate) fn tell(&self, rank: u32) {
+        if let Some(gpu) = self.0.gpus.get(rank as usize).copied().flatten() {
+            gpu.tell();
+        }
+    }
+
     /// A kernel that is not NCCL's runs on the GPU of a rank until what this gives is dropped.
     pub(crate) fn compute(&self, rank: u32) -> Option<Computing> {
         let gpu = self.0.gpus.get(rank as usize).copied().flatten()?;

@@ -1,0 +1,109 @@
+//! How often `check` names who makes a job slow, and how often it accuses somebody of a healthy one: jobs on the
+//! bed with faults that the seed chooses. The tool under test sees its own recording and nothing else. What is
+//! found are figures: a wrong verdict is no failure of the bench.
+
+mod answer;
+mod draw;
+mod figures;
+mod traced;
+mod trial;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use self::{
+    answer::Answer,
+    draw::{Case, FaultKind},
+    figures::{Judged, Outcome},
+    traced::Traced,
+    trial::Trial,
+};
+use crate::{bench::Bench, table::Table};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What the jobs and their faults are drawn from
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    seed: u64,
+
+    /// Number of jobs
+    #[arg(long, value_name = "N", default_value_t = 24)]
+    runs: u64,
+
+    /// Jobs with this fault alone
+    #[arg(long, value_enum, value_name = "KIND")]
+    only: Option<FaultKind>,
+
+    /// Recordings of real jobs on GPUs, with samples of their counters: they are cut into others
+    #[arg(long, value_name = "DIR")]
+    traces: Option<PathBuf>,
+
+    /// Cuts of each of those
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    cuts: u64,
+}
+
+pub(crate) fn run(bench: &mut Bench, args: &Args) -> Result<Value> {
+    let (mut table, mut judged) = (Table::default(), Vec::new());
+    for run in 0..args.runs {
+        let case = Case::draw(args.seed, run, args.only);
+        let trial = trial::run(bench, &case)
+            .map(|trial| trial.map(|trial| Judged::new(&case.truth(), case.put_in(trial.healthy_ms), trial)));
+        let one = judged_row(&mut table, run, &case.job(), &case.fault.to_string(), trial);
+        judged.extend(one);
+    }
+    if let Some(folder) = &args.traces {
+        let traced = Traced::read_all(folder)?;
+        for cut in 0..args.cuts {
+            for (number, trace) in (0..).zip(&traced) {
+                let run = args.runs + cut * 8 + number;
+                let output = bench.fresh("cut");
+                let mut length = 0.0;
+                let trial = trace
+                    .cut(&mut draw::random(args.seed, run), &output)
+                    .inspect(|seconds| length = *seconds)
+                    .and_then(|_| trial::check(&bench.programs.join("ncclflow"), &output))
+                    .map(|check| {
+                        let [healthy_ms, iteration_ms] = trace.iterations_ms;
+                        let trial = Trial { answer: Answer::read(&check), healthy_ms, iteration_ms };
+                        Some(Judged::new(&trace.truth, None, trial))
+                    });
+                let job = format!("{length:.1} s of {}", trace.name);
+                let fault = format!("{} {:?}", trace.truth.kind, trace.truth.ranks);
+                judged.extend(judged_row(&mut table, run, &job, &fault, trial));
+            }
+        }
+    }
+    let accused = judged.iter().filter(|one| one.outcome == Outcome::FalselyAccused).count();
+    eprintln!("{accused} false accusations in {} jobs without a fault", figures::healthy(&judged));
+    Ok(json!({
+        "seed": args.seed,
+        "runs": table.into_json(),
+        "precision": figures::precision(&judged),
+        "recall": figures::recall(&judged),
+        "confusion": figures::confusion(&judged),
+    }))
+}
+
+/// Adds a run's line. A job that did not run says nothing of the tool: it has a line, and is not counted.
+fn judged_row(
+    table: &mut Table,
+    run: u64,
+    job: &str,
+    fault: &str,
+    trial: Result<Option<Judged>>,
+) -> Option<Judged> {
+    let (one, cells) = match trial {
+        Ok(Some(one)) => {
+            let cells = one.cells();
+            (Some(one), cells)
+        }
+        Ok(None) => (None, Judged::no_cells("cannot run here")),
+        Err(error) => (None, Judged::no_cells(&format!("{error:#}"))),
+    };
+    let row = [("run", json!(run)), ("job", json!(job)), ("fault", json!(fault))];
+    table.add(row.into_iter().chain(cells));
+    one
+}
