@@ -107,7 +107,12 @@ impl Slow {
     /// Judges a job.
     pub(super) fn of(evidence: &Evidence) -> Self {
         let not_seen = text::not_seen(evidence);
-        let mut causes = hosts(evidence);
+        // A GPU that stands still makes its host late, too: messages tell which it was.
+        let by_messages = messages::causes(evidence);
+        let has_data = |rank: i32| {
+            by_messages.iter().any(|cause| cause.kind == Kind::Gpu && cause.ranks.contains(&rank))
+        };
+        let mut causes = hosts(evidence, &has_data);
         let late: Vec<i32> = causes.iter().flat_map(|cause| cause.ranks.clone()).collect();
         causes.extend(gpus(evidence, &late));
         causes.extend(stages(evidence));
@@ -119,7 +124,7 @@ impl Slow {
         };
         let named: Vec<i32> = causes.iter().flat_map(|cause| cause.ranks.clone()).collect();
         let is_new = |cause: &Cause| !is_told(cause) && !cause.ranks.iter().any(|rank| named.contains(rank));
-        causes.extend(messages::causes(evidence).into_iter().filter(is_new));
+        causes.extend(by_messages.into_iter().filter(is_new));
         causes.extend(together::causes(evidence));
         causes.sort_by(|one, other| {
             let rank = |cause: &Cause| (cause.is_note, -cause.percent.unwrap_or(0.0));
@@ -181,7 +186,9 @@ fn others(evidence: &Evidence, group: &[usize], but: usize) -> impl Iterator<Ite
 
 /// Returns ranks whose hosts launch late: their GPUs have nothing to run while kernels of the others wait; or
 /// they pause, and the iteration takes as much longer for all.
-fn hosts(evidence: &Evidence) -> Vec<Cause> {
+///
+/// `has_data`: the rank's GPU had the data that it needed, and did not go on.
+fn hosts(evidence: &Evidence, has_data: &dyn Fn(i32) -> bool) -> Vec<Cause> {
     let all: Vec<usize> = (0..evidence.ranks.len()).collect();
     let mut causes = Vec::new();
     for (at, rank) in evidence.ranks.iter().enumerate() {
@@ -199,7 +206,7 @@ fn hosts(evidence: &Evidence) -> Vec<Cause> {
                 && idle.certainty >= STANDARD_ERRORS
                 && (!is_coarse || pauses.is_late())
         });
-        let is_cause = pauses.is_cause(FAULT_PERCENT);
+        let is_cause = pauses.is_cause(FAULT_PERCENT) && !has_data(rank.name.rank);
         if !is_idle && !is_cause {
             continue;
         }
@@ -207,8 +214,8 @@ fn hosts(evidence: &Evidence) -> Vec<Cause> {
         let percent = if is_cause { pauses.cost_percent } else { idle.unwrap_or(0.0) };
         let confidence = match (is_idle && !is_coarse, pauses.is_late() || is_cause) {
             (true, true) => 0.99,
-            (true, false) | (false, true) => 0.9,
-            (false, false) => 0.7,
+            (true, false) => 0.9,
+            (false, _) => 0.7,
         };
         let every_iterations = pauses.every.filter(|_| is_cause);
         let iteration = evidence.iteration;
