@@ -11,8 +11,7 @@ use flow::schema::{MessageRow, Stage};
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 use nccl_library::nccl::Direction;
 
-use super::verdict::RankWaits;
-use crate::slow::Shares;
+use crate::slow::{RankWaits, Shares};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {

@@ -4,11 +4,8 @@ use std::io::{self, Write};
 
 use flow::{schema::Outcome, text::spaced_seconds};
 
-use super::{
-    communicator_check::{CheckReport, CommunicatorCheck, SLOWNESS},
-    verdict::RankWaits,
-};
-use crate::slow::Slow;
+use super::communicator_check::{CheckReport, CommunicatorCheck, SLOWNESS};
+use crate::slow::{RankWaits, Slow};
 
 /// Most ranks whose waits are shown, those that waited longest; with `-v` all.
 const MAX_RANKS: usize = 8;

@@ -13,10 +13,8 @@ use super::{
     ranges::Ranges,
 };
 
-use flow::{
-    schema::{ApiCallRow, OpRow},
-    text::joined,
-};
+use crate::slow::name_ranks;
+use flow::schema::{ApiCallRow, OpRow};
 
 /// Most findings of one kind that are listed; further ones are counted.
 pub(super) const MAX_LISTED: usize = 20;
@@ -350,11 +348,6 @@ impl Collectives {
             missing.insert(*rank, Finding { kind, seq: Some(number * 2), ranks: vec![*rank], text });
         }
     }
-}
-
-/// `rank 3`, `ranks 1, 2`.
-pub(crate) fn name_ranks(ranks: &[i32]) -> String {
-    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, joined(ranks, ", "))
 }
 
 #[cfg(test)]

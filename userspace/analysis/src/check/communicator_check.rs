@@ -11,16 +11,15 @@ use serde::Serialize;
 use super::{
     call_lines::{Lines, Wanted},
     call_marks::Marks,
-    collectives::{Collectives, Difference, name_ranks},
+    collectives::{Collectives, Difference},
     first_difference::{self, FirstDifference},
     folder_rows::FolderRows,
     memory_limit::Room,
     p2p::PointToPoint,
     parts::parts,
     row_source::{FolderFacts, Gather, ReadingProgress, read_rows},
-    verdict::Verdict,
 };
-use crate::slow::{self, Gathered, Slow};
+use crate::slow::{self, Gathered, RankWaits, Slow, name_ranks};
 use flow::schema::Outcome;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -103,6 +102,15 @@ pub struct CommunicatorCheck {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_difference: Option<FirstDifference>,
     pub verdict: Verdict,
+}
+
+/// What the ranks of a communicator waited for.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Verdict {
+    pub ranks: Vec<RankWaits>,
+    /// Messages that were judged, and those of patterns that cannot be.
+    pub messages: u64,
+    pub messages_not_judged: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]

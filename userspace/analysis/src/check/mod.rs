@@ -22,16 +22,12 @@ mod row_source;
 mod running;
 mod summary;
 mod summary_text;
-mod verdict;
 
 pub use check_text::{headline, write_check};
-pub(crate) use collectives::name_ranks;
 pub(crate) use communicator_check::SLOWNESS;
-pub use communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind, Place, check};
+pub use communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind, Place, Verdict, check};
 pub use first_difference::{DifferingRanks, FirstDifference};
 pub use row_source::ReadingProgress;
 pub(crate) use running::RunningCheck;
 pub use summary::{RankReport, SummaryReport, summarize};
 pub use summary_text::{headline as summary_headline, write_summary};
-pub use verdict::{RankWaits, Verdict};
-pub(crate) use verdict::{Reason, culprit};

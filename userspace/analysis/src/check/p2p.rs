@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    collectives::{MAX_LISTED, name_ranks},
+    collectives::MAX_LISTED,
     communicator_check::{Finding, FindingKind},
     memory_limit::Room,
 };
+use crate::slow::name_ranks;
 use flow::schema::OpRow;
 use nccl_library::nccl::Direction;
 

@@ -6,10 +6,10 @@ use super::{
     activity::{Activity, Mean, Measure},
     gathered::{CommunicatorRows, Gathered, Member},
     launches::{Late, median},
+    longest_waits::RankWaits,
     shares::Shares,
     verdict::RankName,
 };
-use crate::check::RankWaits;
 
 /// Evidence on a job: on ranks that share communicators.
 #[derive(Clone, Debug, Default)]

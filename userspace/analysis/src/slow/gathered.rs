@@ -8,8 +8,8 @@ use flow::{
 };
 use nccl_library::nccl::Name;
 
-use super::{activity::Activity, launches::Launches, shares::Shares};
-use crate::{check::RankWaits, export::Who, iterations::Iterations};
+use super::{activity::Activity, launches::Launches, longest_waits::RankWaits, shares::Shares};
+use crate::{export::Who, iterations::Iterations};
 
 /// Most launches of a communicator on one host that are kept.
 const MAX_LAUNCHES: usize = 1 << 20;

@@ -2,10 +2,10 @@
 
 use super::{
     evidence::{Evidence, TimeShare, WaitingRank},
+    longest_waits::{Reason, culprit},
     pauses, text,
     verdict::{Cause, FAULT_PERCENT, Kind, STANDARD_ERRORS, above},
 };
-use crate::check::{Reason, culprit};
 
 /// Returns ranks whose GPUs had the data that they needed and did not go on, ranks that came late, ranks that
 /// were not recorded, and links.

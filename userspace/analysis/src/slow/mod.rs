@@ -17,6 +17,7 @@ mod activity;
 mod evidence;
 mod gathered;
 mod launches;
+mod longest_waits;
 mod messages;
 mod pauses;
 mod shares;
@@ -25,7 +26,9 @@ mod together;
 mod verdict;
 
 pub(crate) use gathered::Gathered;
+pub use longest_waits::RankWaits;
 pub(crate) use shares::Shares;
+pub(crate) use text::name_ranks;
 pub use verdict::{Cause, Kind, RankName, Slow};
 
 /// Judges the jobs of folders that were read side by side; the job that is held back most comes first.

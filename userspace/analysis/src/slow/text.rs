@@ -11,6 +11,11 @@ use super::{
     verdict::{Kind, RankName, Slow},
 };
 
+/// `rank 3`, `ranks 1, 2`.
+pub(crate) fn name_ranks(ranks: &[i32]) -> String {
+    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, joined(ranks, ", "))
+}
+
 impl RankName {
     /// `rank 2 (node17, process 4031, GPU 2)`.
     fn shown(&self) -> String {
@@ -74,7 +79,7 @@ pub(super) fn gpu_evidence(evidence: &Evidence, group: &[usize], at: usize) -> V
 pub(super) fn stage(ranks: &[i32], iteration: Option<Iteration>, percent: f64) -> String {
     format!(
         "{} {} most work by the job's design, and the other stages wait: {}",
-        crate::check::name_ranks(ranks),
+        name_ranks(ranks),
         if ranks.len() == 1 { "does" } else { "do" },
         of_iteration(iteration, percent)
     )

@@ -29,13 +29,13 @@ impl RankWaits {
     }
 
     /// Returns how long it waited for others.
-    pub(super) fn waited(&self) -> u64 {
+    pub(crate) fn waited(&self) -> u64 {
         self.for_data_ns.values().chain(self.for_slot_ns.values()).copied().fold(0, u64::saturating_add)
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub(super) enum Reason {
     /// The rank's GPU had all that it needed, and did not go on.
     OwnGpu,
     /// The rank waits for nobody and its GPU has nothing to do: it comes late, or is busy outside of NCCL.
@@ -48,27 +48,18 @@ pub(crate) enum Reason {
 
 /// Where the longest waits lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Culprit {
+pub(super) struct Culprit {
     pub rank: i32,
     /// The other end, if the culprit is a link.
     pub peer: Option<i32>,
     pub reason: Reason,
 }
 
-/// What the ranks of a communicator waited for.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Verdict {
-    pub ranks: Vec<RankWaits>,
-    /// Messages that were judged, and those of patterns that cannot be.
-    pub messages: u64,
-    pub messages_not_judged: u64,
-}
-
 /// A link stands out on which messages are this many times as long as on the link in the middle.
 const TIMES_THE_OTHERS: u64 = 2;
 
 /// Follows the longest waits to where they end.
-pub(crate) fn culprit(ranks: &[RankWaits]) -> Option<Culprit> {
+pub(super) fn culprit(ranks: &[RankWaits]) -> Option<Culprit> {
     let by_rank: BTreeMap<i32, &RankWaits> = ranks.iter().map(|waits| (waits.rank, waits)).collect();
     let first = ranks.iter().max_by_key(|waits| waits.waited())?;
     let (mut at, mut incoming, mut way) = (first.rank, None, Vec::new());
