@@ -51,7 +51,7 @@ fn former_api<S: Serializer>(_: &(), serializer: S) -> Result<S::Ok, S::Error> {
 }
 
 /// An event between the records before and those after.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// A process was seen to have ended.

@@ -18,6 +18,8 @@ pub enum CellType {
     Flag,
     /// Signed, of 64 bits.
     Integer,
+    /// With a fraction, of 64 bits.
+    Float,
     Text,
     /// JSON as text: lists and objects.
     Json,
@@ -31,6 +33,8 @@ pub trait Cells {
     fn flag(&mut self, value: bool);
 
     fn integer(&mut self, value: i64);
+
+    fn float(&mut self, value: f64);
 
     /// Takes a number that an [`integer`](Self::integer) cannot hold.
     fn too_large(&mut self);
@@ -56,6 +60,14 @@ impl Cell for bool {
 
     fn put(&self, cells: &mut impl Cells) {
         cells.flag(*self);
+    }
+}
+
+impl Cell for f64 {
+    const TYPE: CellType = CellType::Float;
+
+    fn put(&self, cells: &mut impl Cells) {
+        cells.float(*self);
     }
 }
 

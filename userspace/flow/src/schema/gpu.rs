@@ -19,7 +19,7 @@ pub struct GpuProcessRow {
 
 row! {
     /// A line of `gpus.jsonl`: a GPU of the host over about a second.
-    #[derive(Default, Eq)]
+    #[derive(Default)]
     pub struct GpuRow {
         /// When the driver was asked, on `CLOCK_MONOTONIC`.
         "ts_ns": Measured "ns", ts_ns: u64;
@@ -38,6 +38,18 @@ row! {
         "sm_percent": Measured "%", sm_percent: Option<u32>;
         /// Part of the same period in which the GPU's memory was read or written.
         "memory_percent": Measured "%", memory_percent: Option<u32>;
+        /// Part of `period_ns` in which the GPU ran anything (DCGM's GR_ENGINE_ACTIVE), by the GPU's own
+        /// counters (GPM; Hopper and later). A kernel of NCCL that waits counts. This and the next four: with
+        /// two decimals; left out in the first line, and where the GPU has no such counters.
+        "graphics_active_percent": Measured "%", graphics_active_percent: Option<f64>, unless is_none;
+        /// Mean part of the SMs that had a warp (SM_ACTIVE). A kernel of NCCL has one SM for each channel.
+        "sm_active_percent": Measured "%", sm_active_percent: Option<f64>, unless is_none;
+        /// Mean part of the places for warps that were taken (SM_OCCUPANCY).
+        "sm_occupancy_percent": Measured "%", sm_occupancy_percent: Option<f64>, unless is_none;
+        /// Part of the cycles in which tensor cores computed (PIPE_TENSOR_ACTIVE). NCCL uses none.
+        "tensor_active_percent": Measured "%", tensor_active_percent: Option<f64>, unless is_none;
+        /// Part of the cycles in which the GPU's memory was read or written (DRAM_ACTIVE).
+        "dram_active_percent": Measured "%", dram_active_percent: Option<f64>, unless is_none;
         /// Bytes sent over all NVLinks of the GPU since the reading before; `null` if it has none, or the
         /// driver does not say.
         "nvlink_sent": Measured "bytes", nvlink_sent: Option<u64>;
@@ -64,5 +76,27 @@ row! {
         "processes": Measured, processes: Option<Vec<GpuProcessRow>>;
         /// Errors (Xids) that the driver reported since the reading before; left out if there are none.
         "xids": Measured, xids: Vec<u64>, unless is_empty;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines as versions before and after these keys write them.
+    #[test]
+    fn a_row_is_read_with_and_without_the_gpu_s_own_counters() {
+        let old = r#"{"ts_ns":1,"host":"here","gpu":0,"gpu_uuid":null,"bus_id":null,"sm_percent":99,
+            "memory_percent":0,"nvlink_sent":null,"nvlink_received":null,"pcie_sent":null,"pcie_received":null,
+            "sm_clock_mhz":1980,"temperature":41,"power_mw":690000,"power_limit_mw":null,"processes":null}"#;
+        let mut row: GpuRow = serde_json::from_str(old).unwrap();
+        assert_eq!((row.sm_percent, row.tensor_active_percent), (Some(99), None));
+        let keys = |row: &GpuRow| serde_json::to_value(row).unwrap();
+        assert!(keys(&row).get("tensor_active_percent").is_none());
+        row.tensor_active_percent = Some(77.46);
+        let mut line = Vec::new();
+        row.write_json(&mut line).unwrap();
+        assert_eq!(keys(&row)["tensor_active_percent"], 77.46);
+        assert_eq!(serde_json::from_slice::<GpuRow>(&line).unwrap(), row);
     }
 }

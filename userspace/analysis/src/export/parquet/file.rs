@@ -5,7 +5,7 @@ use std::{io, sync::Arc};
 use flow::schema::{CellType, Column};
 use parquet::{
     basic::{Compression, Encoding, LogicalType, Repetition, Type as PhysicalType},
-    data_type::{BoolType, ByteArrayType, DataType, Int64Type},
+    data_type::{BoolType, ByteArrayType, DataType, DoubleType, Int64Type},
     errors::{ParquetError, Result},
     file::{
         metadata::{KeyValue, SortingColumn},
@@ -50,6 +50,7 @@ fn field(column: &Column) -> Result<Type> {
     let (physical, logical) = match column.cells {
         CellType::Flag => (PhysicalType::BOOLEAN, None),
         CellType::Integer => (PhysicalType::INT64, None),
+        CellType::Float => (PhysicalType::DOUBLE, None),
         // JSON as well: not every reader knows the type of that name.
         CellType::Text | CellType::Json => (PhysicalType::BYTE_ARRAY, Some(LogicalType::String)),
     };
@@ -117,6 +118,9 @@ impl TableFile {
                 }
                 Values::Integers(values) => {
                     write_column::<Int64Type>(&mut group, &order, is_known, |row| of_row(values, row))?;
+                }
+                Values::Floats(values) => {
+                    write_column::<DoubleType>(&mut group, &order, is_known, |row| of_row(values, row))?;
                 }
                 Values::Texts(values) => {
                     let value = |row| rows.text(of_row(values, row));

@@ -20,6 +20,7 @@ pub(super) struct ColumnRows {
 pub(super) enum Values {
     Flags(Vec<bool>),
     Integers(Vec<i64>),
+    Floats(Vec<f64>),
     /// Numbers of texts.
     Texts(Vec<u32>),
 }
@@ -29,6 +30,7 @@ impl ColumnRows {
         let values = match cells {
             CellType::Flag => Values::Flags(Vec::new()),
             CellType::Integer => Values::Integers(Vec::new()),
+            CellType::Float => Values::Floats(Vec::new()),
             CellType::Text | CellType::Json => Values::Texts(Vec::new()),
         };
         Self { values, known: Vec::new() }
@@ -52,6 +54,7 @@ impl ColumnRows {
             + match &self.values {
                 Values::Flags(values) => values.capacity(),
                 Values::Integers(values) => values.capacity() * 8,
+                Values::Floats(values) => values.capacity() * 8,
                 Values::Texts(values) => values.capacity() * 4,
             }
     }
@@ -167,6 +170,8 @@ fn sort_key(column: &ColumnRows, row: usize, places: &[i64]) -> i64 {
     match &column.values {
         Values::Flags(values) => values.get(row).copied().map(i64::from),
         Values::Integers(values) => values.get(row).copied(),
+        // No table is sorted by a float.
+        Values::Floats(_) => None,
         Values::Texts(values) => values.get(row).and_then(|number| places.get(*number as usize)).copied(),
     }
     .unwrap_or(i64::MIN)
@@ -203,6 +208,15 @@ impl Cells for PartCells<'_> {
     fn integer(&mut self, value: i64) {
         if let Some((row, column, _)) = self.next()
             && let Values::Integers(values) = &mut column.values
+        {
+            set(values, row, value);
+            column.set_known(row);
+        }
+    }
+
+    fn float(&mut self, value: f64) {
+        if let Some((row, column, _)) = self.next()
+            && let Values::Floats(values) = &mut column.values
         {
             set(values, row, value);
             column.set_known(row);
