@@ -1,5 +1,5 @@
 //! What the emulated GPUs do, in a file that the NVML double (`tests/nvml-double`, which has the same numbers)
-//! answers from: 32 slots of eight 64-bit words.
+//! answers from: 32 slots of sixteen 64-bit words, of which the last eight are for tests to write.
 
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd as _;
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::runtime::launch::LaunchShape;
 
 const SLOTS: usize = 32;
-const WORDS: usize = 8;
+const WORDS: usize = 16;
 const BYTES: usize = SLOTS * WORDS * 8;
 
 /// Words of a slot.
