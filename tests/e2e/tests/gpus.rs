@@ -13,11 +13,23 @@ use ncclflow_e2e::harness::{
 
 const RANKS: Shape = Shape { ranks: 2, processes: true, tree: false };
 const VERSION: &str = "2.28.9-cu13";
-/// Bytes of a GPU's slot in the file, and where its counters of sent and received bytes are, and its last error.
+/// Bytes of a GPU's slot in the file, and where its counters of sent and received bytes are, its last error, what GPM
+/// is told to say, and PCIe's bytes.
 const SLOT: u64 = 128;
 const SENT: u64 = 24;
 const RECEIVED: u64 = 32;
 const XID: u64 = 48;
+const TOLD: u64 = 64;
+const PCIE: u64 = 104;
+
+/// Keys of a row in the order in which the file tells them.
+const TOLD_KEYS: [&str; 5] = [
+    "graphics_active_percent",
+    "sm_active_percent",
+    "sm_occupancy_percent",
+    "tensor_active_percent",
+    "dram_active_percent",
+];
 
 fn word(states: &Path, gpu: u64, at: u64) -> u64 {
     let mut bytes = [0; 8];
@@ -143,6 +155,95 @@ fn what_gpus_do_is_recorded_once_a_second() {
     let later: Vec<Value> = all.iter().filter(|row| row["ts_ns"].as_u64() >= Some(middle)).cloned().collect();
     assert!(!later.is_empty() && later.len() < all.len(), "{} of {}", later.len(), all.len());
     assert_eq!(rows(&part), later);
+}
+
+fn set(states: &Path, gpu: u64, at: u64, words: &[u64]) {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    File::options().write(true).open(states).unwrap().write_all_at(&bytes, gpu * SLOT + at).unwrap();
+}
+
+/// What a GPU of `number` is told to do at first, and later, in hundredths of a percent; and the mean of both.
+fn told(number: u64) -> [[u64; 5]; 3] {
+    let first = [9947, 9603, 1419, 7746, 1621].map(|value| value - 20 * number);
+    let second = first.map(|value| value - 300 * number - 400);
+    [first, second, std::array::from_fn(|at| u64::midpoint(first[at], second[at]))]
+}
+
+/// The values of a row, in hundredths of a percent.
+fn active(row: &Value) -> Vec<Option<u64>> {
+    let hundredths = |key: &&str| {
+        let percent = row[*key].as_f64()?;
+        format!("{:.0}", percent * 100.0).parse().ok()
+    };
+    TOLD_KEYS.iter().map(hundredths).collect()
+}
+
+/// The counters of Hopper and later: means over the time between two readings, by GPU; one GPU has changed what it does.
+#[test]
+fn what_gpus_do_by_their_own_counters_is_recorded() {
+    let Some(double) = programs::nvml_double() else { return };
+    let workload = "--gpu-states {}/gpus --iters 1000000 --sync";
+    let Some(job) = World::going(VERSION, RANKS, workload).unwrap() else { return };
+    if !scrape::can_parse() {
+        return;
+    }
+    let states = job.path("gpus");
+    let tell = |gpu: u64, values: [u64; 5]| set(&states, gpu, TOLD, &values.map(|value| value + 1));
+    let (double, states_text) = (double.display().to_string(), states.display().to_string());
+    let mut environment = vec![("NCCLFLOW_NVML", &*double), ("NVML_DOUBLE_STATES", &*states_text)];
+    for has_gpm in [true, false] {
+        if !has_gpm {
+            environment.push(("NVML_DOUBLE_WITHOUT_GPM", "1"));
+        }
+        (0..2).for_each(|gpu| tell(gpu, told(gpu)[0]));
+        let output = job.path(if has_gpm { "hopper" } else { "before" });
+        let options = ["--metrics", "127.0.0.1:0"];
+        let pids = job.bed.pid_list();
+        let recorder = Recorder::start_in(&job.ncclflow, &pids, &output, &options, &environment).unwrap();
+        let address = recorder.metrics_address().unwrap();
+        let of_gpu = |samples: &[Sample], name: &str| {
+            samples
+                .iter()
+                .find(|sample| sample.name == name && sample.labels["gpu"] == "1")
+                .map(|sample| sample.value)
+        };
+        let pcie = |samples: &[Sample]| of_gpu(samples, "ncclflow_gpu_pcie_bytes_total");
+        scrape_until(address, "the GPUs were read twice", |samples| pcie(samples) == Some(0.0));
+        // 3 GiB over PCIe, in a moment.
+        set(&states, 1, PCIE, &[1 << 30, 3 << 30]);
+        tell(1, told(1)[1]);
+        let later = has_gpm.then(|| format!("0.{:04}", told(1)[1][3]));
+        scrape_until(address, "what it does now", |samples| {
+            let tensor = of_gpu(samples, "ncclflow_gpu_tensor_active_ratio");
+            pcie(samples) > Some(0.0) && tensor.map(|tensor| format!("{tensor:.4}")) == later
+        });
+        recorder.interrupt().unwrap();
+
+        let all = rows(&output);
+        for gpu in 0..2u64 {
+            let own: Vec<&Value> = all.iter().filter(|row| row["gpu"] == gpu).collect();
+            assert_eq!(active(own[0]), [None; 5], "nothing was before the first reading");
+            let has = |row: &&&Value, values: &[u64; 5]| active(row) == values.map(Some);
+            let [first, second, mean] = told(gpu);
+            let count = |values: &[u64; 5]| own.iter().filter(|row| has(row, values)).count();
+            let expected = match (has_gpm, gpu) {
+                (false, _) => (own.iter().skip(1).all(|row| active(row) == [None; 5])).then_some(()),
+                (true, 0) => (count(&first) == own.len() - 1).then_some(()),
+                (true, _) => {
+                    let between = count(&mean);
+                    let is_each = count(&first) + count(&second) + between == own.len() - 1;
+                    (is_each && between == 1 && count(&second) > 0).then_some(())
+                }
+            };
+            assert!(expected.is_some(), "GPM {has_gpm}, GPU {gpu}: {own:?}");
+            for (key, bytes) in [("pcie_sent", 1u64 << 30), ("pcie_received", 3 << 30)] {
+                let seen = sum_of(&own, key);
+                let bytes = if gpu == 1 { bytes } else { 0 };
+                assert!(seen.abs_diff(bytes) <= bytes / 20, "GPM {has_gpm}, {key}: {seen} of {bytes}");
+            }
+        }
+        set(&states, 1, PCIE, &[0, 0]);
+    }
 }
 
 #[test]

@@ -28,6 +28,11 @@ pub(super) struct State {
     xid: u64,
     /// Blocks of the kernels that run, and their warps in the upper half.
     shape: u64,
+    /// What GPM's metrics are told to be now: graphics, SM, occupancy, tensor and DRAM activity, in hundredths of a
+    /// percent, plus one; 0: what kernels make of them.
+    told: [u64; 5],
+    /// Bytes sent and received over PCIe.
+    pcie: [u64; 2],
 }
 
 /// The error that a GPU had last; 0: none.
@@ -57,6 +62,8 @@ pub(super) fn state(device: *mut c_void) -> Option<State> {
         computes: word(5)?,
         xid: word(6)?,
         shape: word(7)?,
+        told: [word(8)?, word(9)?, word(10)?, word(11)?, word(12)?],
+        pcie: [word(13)?, word(14)?],
     })
 }
 
@@ -80,6 +87,22 @@ impl State {
         let half = |bits: u64| f64::from(u32::try_from(bits & 0xffff_ffff).unwrap_or(0));
         let blocks = half(shape).min(MULTIPROCESSORS);
         (100.0 * blocks / MULTIPROCESSORS, 100.0 * half(shape >> 32) / WARPS / MULTIPROCESSORS)
+    }
+
+    /// Percent of the memory's time that is used.
+    pub(super) fn memory(self) -> f64 {
+        f64::from(self.used().1)
+    }
+
+    /// What this metric (in the order of `told`) is told to be, in percent.
+    pub(super) fn told(self, metric: usize) -> Option<f64> {
+        let hundredths = self.told.get(metric)?.checked_sub(1)?;
+        Some(f64::from(u32::try_from(hundredths).ok()?) / 100.0)
+    }
+
+    /// Bytes over PCIe: sent, received.
+    pub(super) fn pcie(self) -> [u64; 2] {
+        self.pcie
     }
 
     fn is_alive(self) -> bool {
@@ -215,7 +238,7 @@ pub unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
     unsafe { put_one(list, count, entry) }
 }
 
-/// NVLink's bytes of all links (138, 139), in KiB; PCIe's (197, 198) are always the same.
+/// NVLink's bytes of all links (138, 139), in KiB; PCIe's (197, 198) in bytes, of which there are 32 bits.
 ///
 /// # Safety
 /// As in NVML: `values` has `count` entries.
@@ -225,6 +248,7 @@ pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
     count: c_int,
     values: *mut FieldValue,
 ) -> c_int {
+    const UNSIGNED_INT: c_uint = 1;
     const UNSIGNED_LONG_LONG: c_uint = 3;
     let Some(state) = state(device) else { return NOT_SUPPORTED };
     for number in 0..usize::try_from(count).unwrap_or(0) {
@@ -233,11 +257,13 @@ pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
         let known = match value.field {
             138 => Some(state.sent >> 10),
             139 => Some(state.received >> 10),
-            197 | 198 => Some(1 << 20),
+            197 => Some(state.pcie[0] & u64::from(u32::MAX)),
+            198 => Some(state.pcie[1] & u64::from(u32::MAX)),
             _ => None,
         };
+        let is_short = matches!(value.field, 197 | 198);
         value.answer = if known.is_some() { 0 } else { NOT_SUPPORTED.unsigned_abs() };
-        value.value_type = UNSIGNED_LONG_LONG;
+        value.value_type = if is_short { UNSIGNED_INT } else { UNSIGNED_LONG_LONG };
         value.value = known.unwrap_or(0);
     }
     SUCCESS

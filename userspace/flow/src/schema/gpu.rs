@@ -55,9 +55,10 @@ row! {
         "nvlink_sent": Measured "bytes", nvlink_sent: Option<u64>;
         /// Bytes received over all NVLinks, as for `nvlink_sent`.
         "nvlink_received": Measured "bytes", nvlink_received: Option<u64>;
-        /// Bytes sent over PCIe since the reading before.
+        /// Bytes sent over PCIe since the reading before. Before Hopper by a counter of 32 bits: of more than
+        /// 4 GiB it shows the rest, or `null`.
         "pcie_sent": Measured "bytes", pcie_sent: Option<u64>;
-        /// Bytes received over PCIe since the reading before.
+        /// Bytes received over PCIe, as for `pcie_sent`.
         "pcie_received": Measured "bytes", pcie_received: Option<u64>;
         /// Clock of the SMs.
         "sm_clock_mhz": Measured "MHz", sm_clock_mhz: Option<u32>;

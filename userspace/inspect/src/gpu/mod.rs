@@ -22,7 +22,7 @@ mod xid_events;
 pub(crate) use driver_files::DriverFacts;
 pub use driver_files::bus_id;
 pub use kernel_log::{KernelXid, kernel_xids};
-pub use reading::{GpuProcess, GpuReading, Residency, Utilisation};
+pub use reading::{Activity, GpuProcess, GpuReading, Residency, Utilisation};
 pub use report::over;
 pub use report::{GpuReport, Traffic, XidReport};
 pub use samples::{GpuSamples, GpuTotals};

@@ -1,6 +1,7 @@
 //! Calls of NVML. Each may be missing in an old library, refused by a GPU, or never return.
 
 use std::{
+    collections::BTreeMap,
     ffi::{CStr, OsStr, c_char},
     fmt::Display,
     mem, ptr,
@@ -14,7 +15,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::{
     gpm::GpmSamples,
-    reading::{GpuProcess, GpuReading, Utilisation},
+    reading::{Activity, GpuProcess, GpuReading, Utilisation},
     report::GpuReport,
     xid_events::XidEvents,
 };
@@ -62,8 +63,9 @@ pub(super) struct Nvml {
     pub(super) lib: NvmlLib,
     /// Events of errors, if errors are wanted as they come.
     pub(super) events: Option<XidEvents>,
-    /// Samples of what kernels take, if it is wanted.
-    pub(super) gpm: Option<GpmSamples>,
+    gpm: GpmSamples,
+    /// Highest clocks of the SMs, by the number of the GPU: they stay, and the question takes 1 ms.
+    max_clocks: BTreeMap<u32, Option<u32>>,
 }
 
 impl Nvml {
@@ -82,23 +84,19 @@ impl Nvml {
         if code != SUCCESS {
             return Err(failed(&format_args!("`nvmlInit_v2` answered {code}{}", text_of(&lib, code))));
         }
-        Ok(Self { lib, events: None, gpm: None })
+        Ok(Self { lib, events: None, gpm: GpmSamples::default(), max_clocks: BTreeMap::new() })
     }
 
     /// Reads all GPUs that can be read.
     pub(super) fn read(&mut self) -> Vec<GpuReading> {
         let xids = self.take_xids();
-        let mut gpm = self.gpm.take();
+        let devices: Vec<(u32, nvmlDevice_t)> = self.devices().collect();
         let read = |(index, device)| {
             let of_device = xids.iter().filter(|(other, _)| *other == device);
             let xids = of_device.map(|(_, xid)| *xid).collect();
-            let mut reading = GpuReading { xids, ..self.read_one(index, device) };
-            reading.gpu.residency = gpm.as_mut().and_then(|gpm| gpm.take(&self.lib, index, device));
-            reading
+            GpuReading { xids, ..self.read_one(index, device) }
         };
-        let readings = self.devices().map(read).collect();
-        self.gpm = gpm;
-        readings
+        devices.into_iter().map(read).collect()
     }
 
     /// Returns the numbers and handles of all GPUs.
@@ -111,7 +109,7 @@ impl Nvml {
         get!(self.lib, nvmlDeviceGetHandleByIndex_v2(index), ptr::null_mut())
     }
 
-    fn read_one(&self, index: u32, device: nvmlDevice_t) -> GpuReading {
+    fn read_one(&mut self, index: u32, device: nvmlDevice_t) -> GpuReading {
         /// `NVML_CLOCK_SM`, `NVML_TEMPERATURE_GPU`, `NVML_TEMPERATURE_THRESHOLD_SLOWDOWN`,
         /// `NVML_MEMORY_ERROR_TYPE_UNCORRECTED`, `NVML_VOLATILE_ECC`.
         const SM: u32 = 1;
@@ -120,12 +118,15 @@ impl Nvml {
         const UNCORRECTED: u32 = 1;
         const VOLATILE: u32 = 0;
         let lib = &self.lib;
+        let activity = self.gpm.take(lib, index, device).unwrap_or_default();
+        let max_clock = || get!(lib, nvmlDeviceGetMaxClockInfo(device, SM), 0);
+        let sm_clock_max_mhz = *self.max_clocks.entry(index).or_insert_with(max_clock);
         let used = get!(lib, nvmlDeviceGetUtilizationRates(device), nvmlUtilization_t { gpu: 0, memory: 0 });
         let used = used.map_or_else(Utilisation::default, |used| Utilisation {
             sm_percent: Some(used.gpu),
             memory_percent: Some(used.memory),
         });
-        let [sent, received, pcie_sent, pcie_received] = self.counters(device);
+        let [sent, received, pcie_sent, pcie_received] = self.counters(device, &activity);
         let now = GpuReading::now(GpuReport::default());
         let kib = |value: Option<u64>| value.and_then(|value| value.checked_mul(1024));
         let reasons = get!(lib, nvmlDeviceGetCurrentClocksEventReasons(device), 0)
@@ -138,9 +139,10 @@ impl Nvml {
             bus_id: self.bus_id(device),
             name: text(device, &self.lib.nvmlDeviceGetName),
             used,
+            residency: activity.residency(),
             processes: self.processes(device, used),
             sm_clock_mhz: get!(lib, nvmlDeviceGetClockInfo(device, SM), 0),
-            sm_clock_max_mhz: get!(lib, nvmlDeviceGetMaxClockInfo(device, SM), 0),
+            sm_clock_max_mhz,
             throttled_by: reasons.map(|(_, name)| (*name).to_owned()).collect(),
             ecc_uncorrected: get!(lib, nvmlDeviceGetTotalEccErrors(device, UNCORRECTED, VOLATILE), 0),
             temperature: get!(lib, nvmlDeviceGetTemperature(device, GPU), 0),
@@ -150,6 +152,7 @@ impl Nvml {
         };
         GpuReading {
             gpu,
+            activity,
             nvlink: kib(sent).zip(kib(received)).map(|(sent, received)| [sent, received]),
             pcie: pcie_sent.zip(pcie_received).map(|(sent, received)| [sent, received]),
             power: get!(lib, nvmlDeviceGetPowerUsage(device), 0),
@@ -165,8 +168,8 @@ impl Nvml {
         Some(format!("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device))
     }
 
-    /// Reads counters: NVLink sent and received in KiB, PCIe sent and received in bytes.
-    fn counters(&self, device: nvmlDevice_t) -> [Option<u64>; 4] {
+    /// Reads counters: NVLink sent and received in KiB, PCIe sent and received in bytes unless they are known.
+    fn counters(&self, device: nvmlDevice_t, known: &Activity) -> [Option<u64>; 4] {
         /// All links of the GPU together.
         const ALL_LINKS: u32 = u32::MAX;
         let field = |id, scope| nvmlFieldValue_t {
@@ -186,8 +189,9 @@ impl Nvml {
             field(field_id::NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 0),
         ];
         let Ok(function) = &self.lib.nvmlDeviceGetFieldValues else { return [None; 4] };
-        // SAFETY: NVML fills as many fields as it is told.
-        let code = unsafe { function(device, 4, fields.as_mut_ptr()) };
+        let asked = if known.pcie.is_some() { 2 } else { 4 };
+        // SAFETY: NVML fills as many fields as it is told, of which there are no fewer.
+        let code = unsafe { function(device, asked, fields.as_mut_ptr()) };
         fields.map(|field| {
             /// `NVML_VALUE_TYPE_UNSIGNED_INT` and the wider ones, all little-endian in the same union.
             const UNSIGNED_INT: u32 = 1;

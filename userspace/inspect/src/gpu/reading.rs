@@ -3,7 +3,7 @@
 use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
-use super::report::GpuReport;
+use super::report::{GpuReport, Traffic};
 use crate::clock::now_ns;
 
 /// Values that the driver states of a GPU; one that it does not state is `None`.
@@ -15,8 +15,10 @@ pub struct GpuReading {
     pub gpu: GpuReport,
     /// Bytes over all its NVLinks since the driver was loaded: sent, received. NVML counts them in KiB.
     pub nvlink: Option<[u64; 2]>,
-    /// Bytes over PCIe since the driver was loaded: sent, received.
+    /// Bytes over PCIe by a counter of 32 bits: sent, received. Not asked where `activity` has them.
     pub pcie: Option<[u64; 2]>,
+    /// Activity since the reading before, by the GPU's own counters.
+    pub activity: Activity,
     /// Power in milliwatts.
     pub power: Option<u32>,
     pub power_limit: Option<u32>,
@@ -45,6 +47,31 @@ pub struct Utilisation {
     pub sm_percent: Option<u32>,
     /// Part in which the GPU's memory was read or written.
     pub memory_percent: Option<u32>,
+}
+
+/// Activity of a GPU in a period by its own counters (GPM; Hopper and later), of all processes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Activity {
+    /// Percent of the time in which the GPU ran anything.
+    pub graphics_percent: Option<f64>,
+    /// Percent of the SMs that had a warp.
+    pub sm_percent: Option<f64>,
+    /// Percent of the places for warps that were taken.
+    pub occupancy_percent: Option<f64>,
+    /// Percent of the cycles in which tensor cores computed.
+    pub tensor_percent: Option<f64>,
+    /// Percent of the cycles in which the GPU's memory was read or written.
+    pub dram_percent: Option<f64>,
+    /// Bytes over PCIe.
+    pub pcie: Option<Traffic>,
+}
+
+impl Activity {
+    /// Returns the share of the GPU that kernels took.
+    pub(super) fn residency(&self) -> Option<Residency> {
+        let (multiprocessors_percent, warps_percent) = self.sm_percent.zip(self.occupancy_percent)?;
+        Some(Residency { multiprocessors_percent, warps_percent })
+    }
 }
 
 /// Share of a GPU that kernels took in a period, by GPM (Hopper and later): of all processes together.

@@ -72,6 +72,13 @@ impl Traffic {
         Some(Self { sent: sent.checked_sub(sent_before)?, received: received.checked_sub(received_before)? })
     }
 
+    pub(super) fn plus(self, more: Self) -> Self {
+        Self {
+            sent: self.sent.saturating_add(more.sent),
+            received: self.received.saturating_add(more.received),
+        }
+    }
+
     pub fn total(self) -> u64 {
         self.sent.saturating_add(self.received)
     }
@@ -107,6 +114,9 @@ fn of_gpu(
         .find_map(|all| all.iter().find(|other| other.is_same_gpu(gpu)))
         .filter(|first| first.at_ns < gpu.at_ns);
     let moved = |count: fn(&GpuReading) -> Option<[u64; 2]>| Traffic::between(count(first?)?, count(gpu)?);
+    // Where the GPU's own counters say the bytes of each period, the sum over all periods.
+    let since_first = readings.iter().flatten().filter(|other| other.is_same_gpu(gpu)).skip(1);
+    let pcie = since_first.map(|reading| reading.activity.pcie).reduce(|sum, more| Some(sum?.plus(more?)));
     let is_own = |xid: &&KernelXid| {
         gpu.gpu.bus_id.as_deref().is_some_and(|bus_id| bus_id.strip_suffix(".0") == Some(&*xid.device))
     };
@@ -117,7 +127,7 @@ fn of_gpu(
         host: host.to_owned(),
         seconds: Duration::from_nanos(first.map_or(0, |first| gpu.at_ns - first.at_ns)).as_secs_f64(),
         nvlink: moved(|gpu| gpu.nvlink),
-        pcie: moved(|gpu| gpu.pcie),
+        pcie: pcie.flatten().or_else(|| moved(|gpu| gpu.pcie)),
         power_watts: watts(gpu.power),
         power_limit_watts: watts(gpu.power_limit),
         xids: own

@@ -13,8 +13,9 @@ pub(super) fn row_of(reading: &GpuReading, before: &[GpuReading], host: &str, ts
     let before = before.iter().find(|other| other.is_same_gpu(reading));
     let moved =
         |count: fn(&GpuReading) -> Option<[u64; 2]>| Traffic::between(count(before?)?, count(reading)?);
-    let (nvlink, pcie) = (moved(|reading| reading.nvlink), moved(|reading| reading.pcie));
-    let gpu = &reading.gpu;
+    let nvlink = moved(|reading| reading.nvlink);
+    let (gpu, activity) = (&reading.gpu, &reading.activity);
+    let pcie = activity.pcie.or_else(|| moved(|reading| reading.pcie));
     GpuRow {
         ts_ns,
         period_ns: before.map(|before| reading.at_ns.saturating_sub(before.at_ns)),
@@ -24,6 +25,11 @@ pub(super) fn row_of(reading: &GpuReading, before: &[GpuReading], host: &str, ts
         bus_id: gpu.bus_id.clone(),
         sm_percent: gpu.used.sm_percent,
         memory_percent: gpu.used.memory_percent,
+        graphics_active_percent: rounded(activity.graphics_percent),
+        sm_active_percent: rounded(activity.sm_percent),
+        sm_occupancy_percent: rounded(activity.occupancy_percent),
+        tensor_active_percent: rounded(activity.tensor_percent),
+        dram_active_percent: rounded(activity.dram_percent),
         nvlink_sent: nvlink.map(|traffic| traffic.sent),
         nvlink_received: nvlink.map(|traffic| traffic.received),
         pcie_sent: pcie.map(|traffic| traffic.sent),
@@ -38,6 +44,11 @@ pub(super) fn row_of(reading: &GpuReading, before: &[GpuReading], host: &str, ts
         xids: reading.xids.clone(),
         ..GpuRow::default()
     }
+}
+
+/// Rounds to two decimals: what NVML says beyond them is noise.
+fn rounded(percent: Option<f64>) -> Option<f64> {
+    percent.map(|percent| (percent * 100.0).round() / 100.0)
 }
 
 fn process_row(process: &GpuProcess) -> GpuProcessRow {

@@ -2,9 +2,9 @@
 
 use std::{ffi::OsStr, time::Duration};
 
-use super::{gpm::GpmSamples, nvml::Nvml, reading::GpuReading, without_nvml::WithoutNvml};
+use super::{nvml::Nvml, reading::GpuReading, without_nvml::WithoutNvml};
 
-/// Period at which NVML is asked. A query of a GPU takes it 2 to 4 ms.
+/// Period at which NVML is asked. A query of a GPU takes it 1 to 2 ms.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Period at which `nvidia-smi` is started. It takes some tenths of a second.
 const PERIOD_OF_PROGRAM: Duration = Duration::from_secs(10);
@@ -55,14 +55,6 @@ impl Source {
     pub(super) fn watch_xids(&mut self) {
         match self {
             Self::Nvml(nvml) => nvml.watch_xids(),
-            Self::WithoutNvml(_) => {}
-        }
-    }
-
-    /// Has what kernels take of the GPUs measured from reading to reading from now on.
-    pub(super) fn watch_residency(&mut self) {
-        match self {
-            Self::Nvml(nvml) => nvml.gpm = Some(GpmSamples::default()),
             Self::WithoutNvml(_) => {}
         }
     }

@@ -42,9 +42,6 @@ impl GpuWatch {
     fn with_library(library: OsString) -> Self {
         let driver = Driver::start(thread::Builder::new().name("gpu".to_owned()), move || {
             let mut source = Source::open(&library);
-            if let Ok(source) = &mut source {
-                source.watch_residency();
-            }
             move |()| source.as_mut().map(Source::read).map_err(|why| why.clone())
         });
         Self { driver: driver.ok(), outstanding: 0 }

@@ -42,6 +42,7 @@ fn gauges(families: &mut Families<'_>, rows: &[Arc<GpuRow>]) -> fmt::Result {
     let help =
         "Measured by the driver: part of its last period in which the GPU's memory was read or written.";
     families.family("gpu_memory_busy", Some(&ratio), help, each(rows, |row| part(row.memory_percent)))?;
+    gpm_gauges(families, &ratio, rows)?;
     let help = "Measured by the driver: power that the GPU takes.";
     let power = each(rows, |row| row.power_mw.map(|power| f64::from(power) / 1e3));
     families.family("gpu_power", Some(&watts), help, power)?;
@@ -57,6 +58,23 @@ fn gauges(families: &mut Families<'_>, rows: &[Arc<GpuRow>]) -> fmt::Result {
         reasons.map(|reason| ((labels(row), [("reason", &**reason)]), ConstGauge::new(1.0)))
     });
     families.family("gpu_throttled", None, help, throttled)
+}
+
+/// Writes what GPUs say by their own counters, of Hopper and later.
+fn gpm_gauges(families: &mut Families<'_>, ratio: &Unit, rows: &[Arc<GpuRow>]) -> fmt::Result {
+    type Value = fn(&GpuRow) -> Option<f64>;
+    let gauges: [(&str, &str, Value); 5] = [
+        ("gpu_graphics_active", "time in which it ran anything", |row| row.graphics_active_percent),
+        ("gpu_sm_active", "SMs that had a warp", |row| row.sm_active_percent),
+        ("gpu_sm_occupancy", "places for warps that were taken", |row| row.sm_occupancy_percent),
+        ("gpu_tensor_active", "cycles in which tensor cores computed", |row| row.tensor_active_percent),
+        ("gpu_dram_active", "cycles in which its memory was used", |row| row.dram_active_percent),
+    ];
+    for (name, what, value) in gauges {
+        let help = format!("Measured by the GPU's own counters over the last second: part of the {what}.");
+        families.family(name, Some(ratio), &help, each(rows, |row| Some(value(row)? / 100.0)))?;
+    }
+    Ok(())
 }
 
 fn counters(
