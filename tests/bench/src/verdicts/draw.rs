@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, fmt};
 
+use ncclflow_e2e::harness::namespaces::BURST;
 use test_support::damage::Random;
 
 /// What is wrong with a job.
@@ -94,7 +95,7 @@ impl Case {
         // Half of the pipelines have stages of equal work.
         let is_pipeline = kind == FaultKind::Stage
             || (matches!(kind, FaultKind::None | FaultKind::Gpu) && random.below(4) == 0);
-        let ranks = if is_pipeline { 4 } else { pick(&mut random, &[2, 3, 4, 4, 6, 8]) };
+        let ranks = if is_pipeline { 4 } else { pick(&mut random, &[2, 3, 3, 4, 4, 6, 8]) };
         let way = match kind {
             FaultKind::Link => Way::Hosts,
             _ if ranks > 4 => Way::SharedMemory,
@@ -105,7 +106,7 @@ impl Case {
         let is_of_host =
             matches!(kind, FaultKind::Host | FaultKind::Pause | FaultKind::Stopped | FaultKind::Processor);
         let syncs = is_of_host || random.below(2) == 0;
-        let compute_ms = 20.0 + 5.0 * f64::from(below(&mut random, 5));
+        let compute_ms = 30.0 + 10.0 * f64::from(below(&mut random, 6));
         let fault = Fault {
             kind,
             rank: if is_pipeline && kind == FaultKind::Stage { 2 } else { below(&mut random, ranks) },
@@ -144,10 +145,9 @@ impl Case {
     }
 
     /// What the fault adds to an iteration that takes so long without it, in percent. What a limit on the
-    /// processor or on a link costs is not known.
+    /// processor costs is not known.
     pub(super) fn put_in(&self, healthy_ms: f64) -> Option<f64> {
-        let is_known = !matches!(self.fault.kind, FaultKind::Processor | FaultKind::Link);
-        is_known.then(|| self.fault.percent * self.compute_ms / healthy_ms)
+        (self.fault.kind != FaultKind::Processor).then(|| self.fault.percent * self.compute_ms / healthy_ms)
     }
 
     /// The job in a few words.
@@ -210,7 +210,8 @@ impl Case {
     )]
     pub(super) fn kilobits(&self) -> u64 {
         let of_ring = 2.0 * f64::from(self.ranks - 1) / f64::from(self.ranks);
-        let bits = 8.0 * of_ring * f64::from(self.bytes) * f64::from(self.collectives);
+        let bytes = of_ring * f64::from(self.bytes) * f64::from(self.collectives);
+        let bits = 8.0 * (bytes - f64::from(BURST)).max(1.0);
         let ms = self.compute_ms * self.fault.percent / 100.0;
         (bits / ms).max(1.0) as u64
     }
@@ -294,8 +295,8 @@ mod tests {
             fault: Fault { kind: FaultKind::Link, rank: 3, percent: 10.0, every: 3 },
             ..Case::draw(1, 0, Some(FaultKind::Link))
         };
-        // 49,152 bytes in 2 ms.
-        assert_eq!(case.kilobits(), 196_608);
+        // 49,152 bytes in 2 ms, 4 KiB of them at once.
+        assert_eq!(case.kilobits(), 180_224);
         assert_eq!(case.truth(), Truth { kind: "link", ranks: BTreeSet::from([3]), peer: Some(0) });
     }
 }

@@ -2,6 +2,7 @@
 //! shorter ones, whose begins and lengths the seed chooses. GPU i is that of rank i.
 
 use std::{
+    collections::HashSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -12,6 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use flow::{
     recording::{Batch, Binding, Event, Session},
     schema::GpuRow,
+    wire::ProbeKind,
 };
 use ncclflow_common::RecordHeader;
 use recording::{
@@ -49,12 +51,14 @@ pub(super) struct Traced {
     /// The session's report at its end.
     report: Value,
     items: Vec<Kept>,
+    /// Launches with which channels and connections came, which the kernel sends once: no cut is without them.
+    lasting: HashSet<(u32, u32, u64)>,
     gpus: Vec<GpuRow>,
 }
 
 enum Kept {
     Bindings(Vec<Binding>),
-    Record(u64, Vec<u8>),
+    Record(RecordHeader, Vec<u8>),
     Event(Event),
 }
 
@@ -76,12 +80,20 @@ impl Traced {
         let job = folder.join(name);
         let context = || format!("reading `{}`", job.display());
         let mut reader = OutputDir::open(&job.join("recording")).and_then(RecordingReader::open)?;
-        let (mut items, mut end) = (Vec::new(), None);
+        let (mut items, mut bindings, mut end) = (Vec::new(), Vec::<Binding>::new(), None);
+        let mut lasting = HashSet::new();
         let mut take = |item: Item<'_>| match item {
-            Item::Bindings(new) => items.push(Kept::Bindings(new.to_vec())),
+            Item::Bindings(new) => {
+                bindings.extend_from_slice(new);
+                items.push(Kept::Bindings(new.to_vec()));
+            }
             Item::Record(record) => {
-                let at_ns = RecordHeader::from_bytes(record).map_or(0, |header| header.ts_ns);
-                items.push(Kept::Record(at_ns, record.to_vec()));
+                let Some(header) = RecordHeader::from_bytes(record) else { return };
+                let kind = bindings.get(usize::from(header.probe)).map(|binding| &binding.kind);
+                if matches!(kind, Some(ProbeKind::Channel(_) | ProbeKind::Connectors(_))) {
+                    lasting.insert(launch(header));
+                }
+                items.push(Kept::Record(header, record.to_vec()));
             }
             // What is cut off is neither lost nor removed.
             Item::Event(event @ (Event::Process(_) | Event::Communicator(_) | Event::Stacks { .. })) => {
@@ -95,7 +107,16 @@ impl Traced {
         let gpus = gpu_rows(&job.join("gpm.json.gz"), &report).with_context(context)?;
         let iterations_ms = [iteration_ms(&folder.join(healthy))?, iteration_ms(&job)?];
         let truth = Truth { kind, ranks: ranks.iter().copied().collect(), peer: None };
-        Ok(Self { name, truth, iterations_ms, session: reader.session().clone(), report, items, gpus })
+        Ok(Self {
+            name,
+            truth,
+            iterations_ms,
+            session: reader.session().clone(),
+            report,
+            items,
+            lasting,
+            gpus,
+        })
     }
 
     /// Writes a part of it as a recording of its own: of two seconds or more, in which the GPUs were sampled.
@@ -103,7 +124,7 @@ impl Traced {
     pub(super) fn cut(&self, random: &mut Random, to: &Path) -> Result<f64> {
         let times = || {
             self.items.iter().filter_map(|item| match item {
-                Kept::Record(at_ns, _) => Some(*at_ns),
+                Kept::Record(header, _) => Some(header.ts_ns),
                 _ => None,
             })
         };
@@ -128,10 +149,12 @@ impl Traced {
             match item {
                 Kept::Bindings(new) => writer.bind(|known| known.extend_from_slice(new)),
                 Kept::Event(event) => writer.push_event(event)?,
-                Kept::Record(at_ns, _) if !(from..until).contains(at_ns) => {}
-                Kept::Record(at_ns, record) => {
+                Kept::Record(header, _)
+                    if !((from..until).contains(&header.ts_ns)
+                        || self.lasting.contains(&launch(*header))) => {}
+                Kept::Record(header, record) => {
                     let mut until_now = Vec::new();
-                    while let Some(row) = rows.next_if(|row| row.ts_ns <= *at_ns) {
+                    while let Some(row) = rows.next_if(|row| row.ts_ns <= header.ts_ns) {
                         until_now.push(row.clone());
                     }
                     if batch.is_full() || !until_now.is_empty() {
@@ -150,6 +173,11 @@ impl Traced {
         #[expect(clippy::cast_precision_loss, reason = "some seconds")]
         Ok(length as f64 / 1e9)
     }
+}
+
+/// What tells the records of one launch from all others.
+fn launch(header: RecordHeader) -> (u32, u32, u64) {
+    (header.tgid, header.tid, header.ts_ns)
 }
 
 fn unpacked(path: &Path) -> Result<Value> {

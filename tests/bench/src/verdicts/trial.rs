@@ -86,12 +86,18 @@ pub(super) fn run(bench: &mut Bench, case: &Case) -> Result<Option<Trial>> {
     let (status, said) = recorder.finish()?;
     let until = now();
     drop(fault);
+    let mended = now();
+    thread::sleep(HEALTHY);
+    let ended = now();
     drop(running);
     if !status.success() {
         bail!("ncclflow ended with {status}: {said}");
     }
     let answer = Answer::read(&check(&bench.programs.join("ncclflow"), &output)?);
-    let healthy_ms = iteration(&job.log, case.ranks, begun + SETTLES, healthy_until)?;
+    // Other work on this machine comes and goes: what is usual is looked at on both sides of the fault.
+    let before_ms = iteration(&job.log, case.ranks, begun + SETTLES, healthy_until)?;
+    let after_ms = iteration(&job.log, case.ranks, mended + SETTLES, ended)?;
+    let healthy_ms = f64::midpoint(before_ms, after_ms);
     let iteration_ms = iteration(&job.log, case.ranks, from, until)?;
     fs::remove_dir_all(&folder)?;
     Ok(Some(Trial { answer, healthy_ms, iteration_ms }))

@@ -6,6 +6,8 @@ use test_support::need;
 
 /// A test network (RFC 5737).
 const NETWORK: &str = "192.0.2";
+/// Bytes that a limited one can send at once, after it has sent nothing for a while.
+pub const BURST: u32 = 4096;
 
 /// Namespaces, numbered from 0. All are gone when this is dropped.
 #[derive(Debug)]
@@ -57,7 +59,7 @@ impl Namespaces {
         let inside = format!("netns exec {}{number} tc qdisc", self.prefix);
         match kilobits {
             Some(kilobits) => ip(&format!(
-                "{inside} replace dev eth0 root tbf rate {kilobits}kbit burst 4kb latency 2000ms"
+                "{inside} replace dev eth0 root tbf rate {kilobits}kbit burst {BURST} latency 2000ms"
             )),
             None => ip(&format!("{inside} delete dev eth0 root")),
         }
