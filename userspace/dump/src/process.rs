@@ -419,21 +419,15 @@ fn own_ops(
     own.collect()
 }
 
-/// Returns the numbers of the threads of a process.
-pub(super) fn thread_ids(process: &Process) -> impl Iterator<Item = u32> {
-    let entries = std::fs::read_dir(process.proc_path().join("task")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
 /// Returns the names of the threads of a process that have not ended.
 fn live_threads(process: &Process) -> Vec<String> {
     /// Maximum number of threads that are looked at.
     const MAX_THREADS: usize = 256;
     let name = |tid: u32| {
-        let status = read_text(process.proc_path().join(format!("task/{tid}/status"))).ok()?;
+        let status = read_text(process.task_path(tid).join("status")).ok()?;
         status_field(&status, "Name").filter(|_| !has_ended(&status)).map(printable)
     };
-    thread_ids(process).take(MAX_THREADS).filter_map(name).collect()
+    process.thread_ids().take(MAX_THREADS).filter_map(name).collect()
 }
 
 /// Tells whether a call does not return before a communicator is made. (The end of a group may make one, too;
