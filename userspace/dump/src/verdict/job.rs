@@ -183,8 +183,7 @@ fn over_communicators(
         format!("{what}: communicator {} {what_for}{others}{hash}", name(first))
     };
     let kind = first.report.verdict.kind;
-    let pids = joined(first.culprits.iter().take(8).map(|(_, pid)| pid), ",");
-    let next = kind.map(|kind| kind.next_step(&pids));
+    let next = kind.map(|kind| kind.next_step(first.culprits.iter().map(|(_, pid)| *pid)));
     Some(JobVerdict { state, kind, sentence, next, communicators: hashes })
 }
 

@@ -52,6 +52,7 @@ use self::{
     common_calls::CommonCall,
 };
 use super::{CommunicatorReport, ProcessReport, ProcessState, RankReport};
+use flow::text::joined;
 
 /// State of a communicator, in the order of severity: of several communicators the highest counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -126,9 +127,10 @@ impl Kind {
         })
     }
 
-    /// Says what to do, or where to look next. `pids` are those of the culprits, as `-p` takes them; empty
-    /// where they are not known.
-    pub(super) fn next_step(self, pids: &str) -> String {
+    /// Says what to do, or where to look next. `pids` are those of the culprits, as far as they are known; the
+    /// first of them are said as `-p` takes them.
+    pub(super) fn next_step(self, pids: impl IntoIterator<Item = u32>) -> String {
+        let pids = joined(pids.into_iter().take(MAX_SENTENCES), ",");
         let of = |text: &str| if pids.is_empty() { String::new() } else { format!("{text}{pids}") };
         match self {
             Self::NotJoined
