@@ -14,6 +14,7 @@
 mod case;
 mod causes;
 mod circle;
+mod circles;
 mod common_calls;
 mod disagreement;
 mod failed;
