@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Activity, CopiedRank, Owner, ProcessId, ProcessState, PythonGroup, PythonReport, PythonThread,
+    Activity, CopiedRank, FewFiles, Owner, ProcessId, ProcessState, PythonGroup, PythonReport, PythonThread,
     RankReport, Unanswered, python,
     verdict::{JobVerdict, Verdict},
 };
@@ -64,6 +64,9 @@ pub struct ProcessReport {
     /// Connections that the process tries to make while a communicator is made, and that nobody answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unanswered: Vec<Unanswered>,
+    /// Files that the process has open and may open while a communicator is made, if those are few.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub few_files: Option<FewFiles>,
     /// Python threads; null if the process is no Python program.
     pub python: Option<PythonReport>,
     /// Rank in the job, by the initial environment of the process (`RANK`, `SLURM_PROCID` …).

@@ -292,6 +292,7 @@ impl Target {
         }
         if self.report.calls().any(|(_, call)| makes_communicators(call) || call == "ncclGroupEnd") {
             self.report.unanswered = super::unanswered::look(&self.process);
+            self.report.few_files = super::open_files::look(&self.process);
         }
     }
 

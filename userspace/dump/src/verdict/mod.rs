@@ -108,6 +108,8 @@ pub enum Kind {
     /// The culprits try to connect during the set-up, and nobody answers: an interface that cannot be
     /// reached, or a firewall.
     Unreachable,
+    /// The culprits' processes may open too few files for NCCL's proxy thread, which the set-up waits for.
+    FileLimit,
     /// The set-up can never end: the ranks have other unique ids, sizes or one number twice.
     NeverMatches,
     /// Others wait in a call for the culprits to connect.
@@ -155,6 +157,11 @@ impl Kind {
             Self::Dying => "wait until its core is written, or see what the kernel waits for: /proc/PID/stack".to_owned(),
             Self::Unreachable => {
                 "check the interface (NCCL_SOCKET_IFNAME) and the firewall between the two hosts".to_owned()
+            }
+            Self::FileLimit => {
+                "let the processes open more files (ulimit -n, LimitNOFILE=, docker run --ulimit nofile), and start \
+                 the job again"
+                    .to_owned()
             }
             Self::NeverMatches => {
                 "give all ranks one unique id and size, and each its own number: MASTER_ADDR, MASTER_PORT, \
