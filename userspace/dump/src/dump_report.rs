@@ -9,7 +9,10 @@ use super::{
 };
 use flow::{session::LostReaders as Lost, text::joined};
 use inspect::{gpu::GpuReport, memory::ScanReport, threads::Thread};
-use nccl_library::symbols::{LayoutSource, SymbolSource};
+use nccl_library::{
+    elf::Machine,
+    symbols::{LayoutSource, SymbolSource},
+};
 
 /// Version of the schema. Fields may be added within one version; none changes its meaning.
 pub const SCHEMA: u32 = 1;
@@ -156,6 +159,9 @@ pub struct LibraryReport {
     pub path: String,
     pub version: Option<String>,
     pub build_id: Option<String>,
+    /// Processor that it was built for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor: Option<Machine>,
     /// Sources of the library's symbols and of its struct layouts.
     pub symbols: Option<SymbolSource>,
     pub layouts_from: Option<LayoutSource>,

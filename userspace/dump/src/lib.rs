@@ -67,7 +67,7 @@ pub use set_up::{SetUp, Stage};
 pub use text::render;
 use torch_notes::comm_ranks;
 pub use unanswered::Unanswered;
-pub use verdict::{JobVerdict, Kind, State, Verdict};
+pub use verdict::{JobVerdict, Kind, KnownBug, State, Verdict};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;

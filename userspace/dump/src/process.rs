@@ -86,6 +86,7 @@ impl Libraries {
         let resolution = resolved.context("reading the library")?.resolution;
         report.version = resolution.nccl_version.map(|version| version.to_string());
         report.build_id = resolution.build_id.as_ref().map(ToString::to_string);
+        report.processor = Some(resolution.machine);
         report.symbols = Some(resolution.symbol_source);
         report.layouts_from = Some(resolution.layouts_from);
         if resolution.layouts_from == LayoutSource::Unknown {

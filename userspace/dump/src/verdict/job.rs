@@ -159,7 +159,8 @@ fn over_communicators(
                 format!("cannot tell for {count} communicator{}, and no other one is stuck", several(count))
             }
         };
-        return Some(JobVerdict { state, sentence, ..JobVerdict::default() });
+        let next = communicators.iter().find_map(|one| one.verdict.update());
+        return Some(JobVerdict { state, sentence, next, ..JobVerdict::default() });
     }
     let mut ends: Vec<&Waiting<'_>> =
         waiting.iter().filter(|one| !waiting.iter().any(|other| one.waits_for(other))).collect();
@@ -217,7 +218,9 @@ fn over_communicators(
         format!("{what}: communicator {} {what_for}{others}{hash}", first.name())
     };
     let kind = first.report.verdict.kind;
-    let next = if is_circle {
+    let next = if let Some(update) = ends.iter().find_map(|one| one.report.verdict.update()) {
+        Some(update)
+    } else if is_circle {
         Some(circles::next_step(&ends))
     } else {
         kind.map(|kind| kind.next_step(first.culprits.iter().map(|(_, pid)| *pid)))

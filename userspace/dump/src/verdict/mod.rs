@@ -24,6 +24,7 @@ mod idle;
 mod in_flight;
 mod inside_calls;
 mod job;
+mod known_bugs;
 mod left;
 mod lines;
 mod moving;
@@ -46,12 +47,12 @@ use std::{collections::BTreeSet, fmt::Display};
 
 use serde::{Deserialize, Serialize};
 
-pub use self::job::JobVerdict;
 pub(super) use self::{case::named, job::over as over_all};
 use self::{
     case::{BE, Case, MAX_SENTENCES, subject},
     common_calls::CommonCall,
 };
+pub use self::{job::JobVerdict, known_bugs::KnownBug};
 use super::{CommunicatorReport, ProcessReport, ProcessState, RankReport};
 use flow::text::joined;
 
@@ -199,6 +200,9 @@ pub struct Verdict {
     pub victims: Vec<u32>,
     /// Sentences, each with the numbers that support it.
     pub evidence: Vec<String>,
+    /// The bug of NCCL that explains it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known_bug: Option<KnownBug>,
 }
 
 impl Verdict {
@@ -214,7 +218,7 @@ impl Verdict {
         evidence: Vec<String>,
     ) -> Self {
         let (culprits, victims) = (culprits.into_iter().collect(), victims.into_iter().collect());
-        Self { state: State::Stuck, kind: Some(kind), culprits, victims, evidence }
+        Self { state: State::Stuck, kind: Some(kind), culprits, victims, evidence, known_bug: None }
     }
 
     fn with(mut self, evidence: impl IntoIterator<Item = String>) -> Self {
@@ -278,6 +282,7 @@ fn judge_beside(
     let mut verdict = waiting::or_stuck(&case, verdict);
     case.explain_halted(&mut verdict);
     lines::add(&case, &mut verdict);
+    known_bugs::add(&case, &mut verdict);
     verdict
 }
 
@@ -319,4 +324,4 @@ impl CommunicatorReport {
 #[cfg(test)]
 pub(crate) use tests::made::judge;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

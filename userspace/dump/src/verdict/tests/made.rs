@@ -43,7 +43,7 @@ pub(in crate::verdict) fn op(direction: Direction, peer: u32, count: u64) -> OpR
 }
 
 /// A rank of a ring over all, that stood still for a second and launched `launched` all-reduces.
-pub(in crate::verdict) fn rank(rank: u32, launched: u64, ops: Vec<OpReport>) -> RankReport {
+pub(crate) fn rank(rank: u32, launched: u64, ops: Vec<OpReport>) -> RankReport {
     let at = |rank: u32| i32::try_from(rank % N).unwrap();
     let channel = ChannelReport {
         channel: 0,
