@@ -1,5 +1,5 @@
-//! What a rank does instead of its next operation, on its first thread, for the rest of the run: it computes, or
-//! writes a file, as for a checkpoint.
+//! What a rank does instead of its next operation, on its first thread, for the rest of the run: it computes, writes a
+//! file, as for a checkpoint, or waits for something else.
 
 use std::hint::black_box;
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -29,6 +29,18 @@ pub(crate) fn go(options: &Options, rank: u32, ops: Range<u64>, deadline: Instan
     }
     if options.unwakeable.as_ref().is_some_and(is_now) {
         sleep_unwakeable();
+    }
+    if options.full_pipe.as_ref().is_some_and(is_now) {
+        let (_reader, mut writer) = std::io::pipe()?;
+        loop {
+            writer.write_all(&[b'.'; 4096])?;
+        }
+    }
+    if options.polls.as_ref().is_some_and(is_now) {
+        // As FileBaton.wait() of torch/utils/file_baton.py.
+        while Instant::now() < deadline && std::fs::exists("/proc/self/exe")? {
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
     if options.checkpoint.as_ref().is_some_and(is_now) {
         let mut file = std::fs::File::options().write(true).open("/dev/null")?;

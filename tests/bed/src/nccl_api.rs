@@ -58,6 +58,7 @@ pub(crate) struct Api {
     comm_init_rank: CommInitRankFn,
     comm_init_rank_config: Option<CommInitRankConfigFn>,
     comm_split: Option<CommSplitFn>,
+    comm_finalize: CommFn,
     comm_destroy: CommFn,
     comm_abort: CommFn,
     group_start: GroupFn,
@@ -112,6 +113,7 @@ impl Api {
             get_version: function!(c"ncclGetVersion": GetVersionFn),
             get_unique_id: function!(c"ncclGetUniqueId": GetUniqueIdFn),
             comm_init_rank: function!(c"ncclCommInitRank": CommInitRankFn),
+            comm_finalize: function!(c"ncclCommFinalize": CommFn),
             comm_destroy: function!(c"ncclCommDestroy": CommFn),
             comm_abort: function!(c"ncclCommAbort": CommFn),
             group_start: function!(c"ncclGroupStart": GroupFn),
@@ -193,6 +195,10 @@ impl Api {
         let (mut new, colour, key) = (std::ptr::null_mut(), c_int::try_from(colour)?, c_int::try_from(rank)?);
         self.call("ncclCommSplit", || split(comm, colour, key, &raw mut new, std::ptr::null_mut()))?;
         Ok(new)
+    }
+
+    pub(crate) fn comm_finalize(&self, comm: CommHandle) -> Result<()> {
+        self.call("ncclCommFinalize", || (self.comm_finalize)(comm))
     }
 
     pub(crate) fn comm_destroy(&self, comm: CommHandle) -> Result<()> {

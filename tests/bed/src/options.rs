@@ -167,9 +167,22 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK=N", value_parser = parse_pair)]
     pub(crate) told_size: Option<(u32, u32)>,
 
-    /// RANK@N: before their operation N all ranks but this one split their first communicator, and it sleeps
+    /// RANK,…=CALL:COMM@N: before their operation N these ranks make a call that all ranks of communicator COMM must make
+    /// (split, finalize, destroy), and then sleep
+    #[arg(long, value_name = "RANKS=CALL:COMM@N", value_parser = parse_common_call)]
+    pub(crate) makes: Vec<CommonCall>,
+
+    /// RANK=N: this rank may open N files more than it has when it comes to the set-up
+    #[arg(long, value_name = "RANK=N", value_parser = parse_pair)]
+    pub(crate) few_files: Option<(u32, u32)>,
+
+    /// RANK@N: before its operation N this rank writes into a pipe that nobody reads
     #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
-    pub(crate) split_without: Option<(u32, u64)>,
+    pub(crate) full_pipe: Option<(u32, u64)>,
+
+    /// RANK@N: before its operation N this rank looks ten times a second for a lock file to go, which stays
+    #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
+    pub(crate) polls: Option<(u32, u64)>,
 
     /// RANK@N: before its operation N this rank aborts its communicators, and sleeps
     #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
@@ -350,7 +363,8 @@ impl Options {
             ("size-of", self.size_of.map(|(rank, ..)| rank)),
             ("claims", self.claims.map(|(rank, _)| rank)),
             ("told-size", self.told_size.map(|(rank, _)| rank)),
-            ("split-without", self.split_without.map(|(rank, _)| rank)),
+            ("makes", self.makes.iter().flat_map(|call| &call.ranks).max().copied()),
+            ("few-files", self.few_files.map(|(rank, _)| rank)),
             ("leaves", self.leaves.map(|(rank, _)| rank)),
         ];
         for (option, rank) in of_ranks {
@@ -388,7 +402,11 @@ impl Options {
 
     /// Whether the communicators are never up.
     pub(crate) fn never_connects(&self) -> bool {
-        self.stays_out.is_some() || self.own_ids || self.claims.is_some() || self.told_size.is_some()
+        self.stays_out.is_some()
+            || self.own_ids
+            || self.claims.is_some()
+            || self.told_size.is_some()
+            || self.few_files.is_some()
     }
 
     /// Number by which this rank calls itself, and the number of ranks that it is told.
@@ -433,6 +451,23 @@ impl Options {
     }
 }
 
+/// A call that all ranks of a communicator must make, by some ranks.
+#[derive(Debug, Clone)]
+pub(crate) struct CommonCall {
+    pub(crate) ranks: Vec<u32>,
+    pub(crate) call: CommonCallKind,
+    pub(crate) comm: usize,
+    /// Operation before which it is made.
+    pub(crate) at: u64,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum CommonCallKind {
+    Split,
+    Finalize,
+    Destroy,
+}
+
 impl DataType {
     pub(crate) fn size(self) -> usize {
         match self {
@@ -464,6 +499,16 @@ fn parse_pair(text: &str) -> Result<(u32, u32)> {
 fn parse_absent(text: &str) -> Result<(u32, u64)> {
     let (rank, after) = text.split_once('@').unwrap_or((text, "0"));
     Ok((rank.parse()?, after.parse()?))
+}
+
+fn parse_common_call(text: &str) -> Result<CommonCall> {
+    let expected = "expected RANK,…=CALL:COMM@N";
+    let (ranks, rest) = text.split_once('=').context(expected)?;
+    let (call, rest) = rest.split_once(':').context(expected)?;
+    let (comm, at) = rest.split_once('@').context(expected)?;
+    let ranks = ranks.split(',').map(str::parse).collect::<Result<_, _>>()?;
+    let call = CommonCallKind::from_str(call, false).map_err(anyhow::Error::msg)?;
+    Ok(CommonCall { ranks, call, comm: comm.parse()?, at: at.parse()? })
 }
 
 fn parse_size_of(text: &str) -> Result<(u32, usize, u64)> {

@@ -43,6 +43,9 @@ pub(crate) fn run(options: &Options, nccl: &Nccl, rank: u32, mut link: impl Link
 fn live(options: &Options, nccl: &Nccl, rank: u32, link: &mut impl Link) -> Result<()> {
     device::set_current(options.device_of(rank) as i32);
     let Command::Connect(ids) = link.hear()? else { bail!("expected the unique ids") };
+    if let Some((_, more)) = options.few_files.filter(|(one, _)| *one == rank) {
+        limit_files(more)?;
+    }
     let mut comms = Vec::new();
     let mut comm_hashes = Vec::new();
     for (number, id) in (0..).zip(&ids) {
@@ -112,6 +115,18 @@ fn live(options: &Options, nccl: &Nccl, rank: u32, link: &mut impl Link) -> Resu
         }
     }
     link.tell(Event::Gone { rank })
+}
+
+/// Lets this process open so many files more than it has.
+fn limit_files(more: u32) -> Result<()> {
+    let open = std::fs::read_dir("/proc/self/fd")?.count() - 1;
+    let most = libc::rlim_t::from(more) + open as libc::rlim_t;
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: takes a valid structure.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    Ok(())
 }
 
 fn abort_all(nccl: &Nccl, comms: &[Comm]) {

@@ -10,7 +10,7 @@ use crate::elsewhere;
 use crate::iterations::Iterations;
 use crate::link::Report;
 use crate::nccl_api::Buffers;
-use crate::options::{OpKind, Options};
+use crate::options::{CommonCall, CommonCallKind, OpKind, Options};
 use crate::phases;
 use crate::rank::Comm;
 use crate::runtime::memory;
@@ -98,10 +98,15 @@ fn run_all(
     while next < joins {
         let end = (next + u64::from(options.group)).min(joins);
         elsewhere::go(options, rank, next..end, deadline)?;
-        if let Some((out, _)) = options.split_without.filter(|(_, at)| (next..end).contains(at)) {
-            if rank != out {
-                nccl.api.comm_split(comms[0].handle(), 0, rank)?;
+        let is_now = |call: &&CommonCall| call.ranks.contains(&rank) && (next..end).contains(&call.at);
+        if let Some(CommonCall { call, comm, .. }) = options.makes.iter().find(is_now) {
+            let comm = comms.get(*comm).context("there is no such communicator")?.handle();
+            match call {
+                CommonCallKind::Split => drop(nccl.api.comm_split(comm, rank)?),
+                CommonCallKind::Finalize => nccl.api.comm_finalize(comm)?,
+                CommonCallKind::Destroy => nccl.api.comm_destroy(comm)?,
             }
+            crate::say(&format!("rank {rank}: {call:?} has returned"));
             std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
         }
         if options.leaves.is_some_and(|(one, at)| one == rank && (next..end).contains(&at)) {

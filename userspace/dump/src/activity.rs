@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::process::thread_ids;
 use inspect::process::{Process, printable, read_text, stat_field, status_field};
 
 /// Maximum number of threads that are looked at.
@@ -105,9 +104,9 @@ impl Sample {
     pub(super) fn take(process: &Process) -> Self {
         let folder = process.proc_path();
         let first = process.pid();
-        let of_task = |tid: u32, file: &str| read_text(folder.join(format!("task/{tid}/{file}")));
+        let of_task = |tid: u32, file: &str| read_text(process.task_path(tid).join(file));
         let (mut cpu, mut ready) = (Vec::new(), Vec::new());
-        for tid in thread_ids(process).take(MAX_THREADS) {
+        for tid in process.thread_ids().take(MAX_THREADS) {
             let name = of_task(tid, "comm").unwrap_or_default();
             let is_program = tid == first || name.starts_with(BACKWARD);
             // Nanoseconds on a CPU, then on a run queue (Documentation/scheduler/sched-stats.rst).

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     RankReport,
     absent::{LiveProcesses, hashes_of},
-    process::{Target, thread_ids},
+    process::Target,
 };
 use inspect::{memory::Memory, process::read_text};
 
@@ -109,7 +109,6 @@ fn ownership(target: &Target, rank: &RankReport, has_nccl_threads: bool) -> Owne
 
 /// Tells whether a thread that NCCL started runs in the process: a fork does not copy those.
 fn has_nccl_threads(target: &Target) -> bool {
-    let folder = target.process.proc_path();
-    let name = |tid: u32| read_text(folder.join(format!("task/{tid}/comm"))).ok();
-    thread_ids(&target.process).take(MAX_THREADS).filter_map(name).any(|name| name.starts_with("NCCL"))
+    let name = |tid: u32| read_text(target.process.task_path(tid).join("comm")).ok();
+    target.process.thread_ids().take(MAX_THREADS).filter_map(name).any(|name| name.starts_with("NCCL"))
 }

@@ -3,13 +3,16 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Activity, CopiedRank, Owner, ProcessId, ProcessState, PythonGroup, PythonReport, PythonThread,
+    Activity, CopiedRank, FewFiles, Owner, ProcessId, ProcessState, PythonGroup, PythonReport, PythonThread,
     RankReport, Unanswered, python,
     verdict::{JobVerdict, Verdict},
 };
 use flow::{session::LostReaders as Lost, text::joined};
 use inspect::{gpu::GpuReport, memory::ScanReport, threads::Thread};
-use nccl_library::symbols::{LayoutSource, SymbolSource};
+use nccl_library::{
+    elf::Machine,
+    symbols::{LayoutSource, SymbolSource},
+};
 
 /// Version of the schema. Fields may be added within one version; none changes its meaning.
 pub const SCHEMA: u32 = 1;
@@ -64,6 +67,9 @@ pub struct ProcessReport {
     /// Connections that the process tries to make while a communicator is made, and that nobody answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unanswered: Vec<Unanswered>,
+    /// Files that the process has open and may open while a communicator is made, if those are few.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub few_files: Option<FewFiles>,
     /// Python threads; null if the process is no Python program.
     pub python: Option<PythonReport>,
     /// Rank in the job, by the initial environment of the process (`RANK`, `SLURM_PROCID` …).
@@ -153,6 +159,9 @@ pub struct LibraryReport {
     pub path: String,
     pub version: Option<String>,
     pub build_id: Option<String>,
+    /// Processor that it was built for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor: Option<Machine>,
     /// Sources of the library's symbols and of its struct layouts.
     pub symbols: Option<SymbolSource>,
     pub layouts_from: Option<LayoutSource>,

@@ -1,10 +1,10 @@
 //! The GPUs of a dump: those of this host over the readings, and as text.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::DumpReport;
+use super::{DumpReport, ProcessId};
 use flow::text::write_paragraph;
 use inspect::gpu::{self, GpuReport, GpuSurvey, Traffic, kernel_xids};
 
@@ -29,22 +29,36 @@ pub(super) fn of_host(host: &str, survey: GpuSurvey) -> (Vec<GpuReport>, Vec<Str
     (gpu::over(host, &readings, &xids, uptime), remarks)
 }
 
-/// Writes the GPUs that a rank uses, and those with errors.
-pub(super) fn write(out: &mut String, report: &DumpReport) -> std::fmt::Result {
-    let ranks = || report.communicators.iter().flat_map(|communicator| &communicator.ranks);
-    let is_used = |gpu: &GpuReport| {
-        ranks().any(|rank| (&rank.host, rank.bus_id.as_ref()) == (&gpu.host, gpu.bus_id.as_ref()))
-    };
-    for gpu in report.gpus.iter().filter(|gpu| is_used(gpu) || !gpu.xids.is_empty()) {
+/// Returns the GPUs that a rank uses, and those with errors.
+pub(super) fn used(report: &DumpReport) -> Vec<&GpuReport> {
+    let ranks = report.communicators.iter().flat_map(|communicator| &communicator.ranks);
+    let used: BTreeSet<_> = ranks.map(|rank| (&rank.host, rank.bus_id.as_ref())).collect();
+    let is_used = |gpu: &&GpuReport| used.contains(&(&gpu.host, gpu.bus_id.as_ref())) || !gpu.xids.is_empty();
+    report.gpus.iter().filter(is_used).collect()
+}
+
+/// Tells whether a rank of one of these processes uses the GPU.
+pub(super) fn is_of(gpu: &GpuReport, report: &DumpReport, processes: &BTreeSet<ProcessId<'_>>) -> bool {
+    let mut ranks = report.communicators.iter().flat_map(|communicator| &communicator.ranks);
+    ranks.any(|rank| {
+        (&rank.host, rank.bus_id.as_ref()) == (&gpu.host, gpu.bus_id.as_ref())
+            && processes.contains(&rank.process())
+    })
+}
+
+/// Tells whether something is the matter with a GPU.
+pub(super) fn is_remarkable(gpu: &GpuReport) -> bool {
+    let errors = gpu.ecc_uncorrected.is_some_and(|errors| errors > 0);
+    errors || !gpu.xids.is_empty() || !gpu.throttled_by.is_empty()
+}
+
+pub(super) fn write(out: &mut String, gpus: &[&GpuReport]) -> std::fmt::Result {
+    for gpu in gpus {
         write_paragraph(out, &line(gpu), 0)?;
         if let Some(xid) = gpu.xids.last() {
             let ago = xid.seconds_ago.round();
             write_paragraph(out, &format!("Xid {} {ago} s ago: {}", xid.xid, xid.text), 2)?;
         }
-    }
-    // Most hosts that have no driver have no GPU either: nothing is missing there.
-    for remark in report.gpu_remarks.iter().filter(|_| !report.communicators.is_empty()) {
-        write_paragraph(out, remark, 0)?;
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ mod forged;
 mod gpus;
 pub mod history;
 mod motion;
+mod open_files;
 mod own_list;
 mod owners;
 mod pending;
@@ -50,6 +51,7 @@ pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessRepo
 pub use flight_recorder::{RecorderDumps, recorder_dumps};
 #[doc(hidden)]
 pub use forged::dump_of_forged_memory;
+pub use open_files::FewFiles;
 use owners::Owner;
 pub use pending::Pending;
 pub use process_state::ProcessState;
@@ -65,7 +67,7 @@ pub use set_up::{SetUp, Stage};
 pub use text::render;
 use torch_notes::comm_ranks;
 pub use unanswered::Unanswered;
-pub use verdict::{JobVerdict, Kind, State, Verdict};
+pub use verdict::{JobVerdict, Kind, KnownBug, State, Verdict};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;

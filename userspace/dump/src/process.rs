@@ -86,6 +86,7 @@ impl Libraries {
         let resolution = resolved.context("reading the library")?.resolution;
         report.version = resolution.nccl_version.map(|version| version.to_string());
         report.build_id = resolution.build_id.as_ref().map(ToString::to_string);
+        report.processor = Some(resolution.machine);
         report.symbols = Some(resolution.symbol_source);
         report.layouts_from = Some(resolution.layouts_from);
         if resolution.layouts_from == LayoutSource::Unknown {
@@ -292,6 +293,7 @@ impl Target {
         }
         if self.report.calls().any(|(_, call)| makes_communicators(call) || call == "ncclGroupEnd") {
             self.report.unanswered = super::unanswered::look(&self.process);
+            self.report.few_files = super::open_files::look(&self.process);
         }
     }
 
@@ -419,21 +421,15 @@ fn own_ops(
     own.collect()
 }
 
-/// Returns the numbers of the threads of a process.
-pub(super) fn thread_ids(process: &Process) -> impl Iterator<Item = u32> {
-    let entries = std::fs::read_dir(process.proc_path().join("task")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
 /// Returns the names of the threads of a process that have not ended.
 fn live_threads(process: &Process) -> Vec<String> {
     /// Maximum number of threads that are looked at.
     const MAX_THREADS: usize = 256;
     let name = |tid: u32| {
-        let status = read_text(process.proc_path().join(format!("task/{tid}/status"))).ok()?;
+        let status = read_text(process.task_path(tid).join("status")).ok()?;
         status_field(&status, "Name").filter(|_| !has_ended(&status)).map(printable)
     };
-    thread_ids(process).take(MAX_THREADS).filter_map(name).collect()
+    process.thread_ids().take(MAX_THREADS).filter_map(name).collect()
 }
 
 /// Tells whether a call does not return before a communicator is made. (The end of a group may make one, too;

@@ -1,29 +1,60 @@
 //! A dump as text for people, in at most 100 columns: the verdict, what it is based on, then what was read.
 
-use std::fmt::{self, Write as _};
+use std::{
+    collections::BTreeSet,
+    fmt::{self, Write as _},
+};
 
 use super::{
-    CommunicatorReport, CopiedRank, DumpReport, OpReport, ProcessReport, ProcessState, PythonGroup,
-    PythonReport, RankReport, gpus, python,
+    CommunicatorReport, CopiedRank, DumpReport, LibraryReport, OpReport, ProcessId, ProcessReport,
+    ProcessState, PythonGroup, PythonReport, RankReport, gpus, python,
     verdict::{Kind, State, named},
 };
 use flow::text::{joined, write_paragraph as wrapped};
-use inspect::{memory::ScanEnd, threads::Thread};
+use inspect::{gpu::GpuReport, memory::ScanEnd, threads::Thread};
 use nccl_library::nccl::Direction;
 
 /// Maximum number of ops that are shown of one rank; all are in the JSON.
 const MAX_OPS: usize = 12;
 /// Maximum number of threads that are shown of one process.
 const MAX_THREADS: usize = 16;
-/// Maximum number of communicators that are shown with their ranks, and of those that have a line.
+/// Maximum number of communicators that are shown with their ranks, and of those that are named in a line.
 const MAX_COMMUNICATORS: usize = 3;
-const MAX_LINES: usize = 8;
+const MAX_NAMES: usize = 4;
 /// Maximum number of ranks that are shown of a healthy communicator.
 const MAX_HEALTHY_RANKS: usize = 16;
 
-/// Maximum number of groups of equal Python stacks that are shown, and of frames of each.
-const MAX_GROUPS: usize = 8;
-const MAX_FRAMES: usize = 12;
+/// Maximum numbers of what is shown.
+#[derive(Clone, Copy)]
+struct Most {
+    /// Ranks of a communicator, processes and GPUs. If there are more, only those that somebody waits for, or with
+    /// which something is the matter, are shown.
+    rows: usize,
+    sentences: usize,
+    /// Groups of equal Python stacks, and frames of each.
+    groups: usize,
+    frames: usize,
+    /// Sentences on torch's process groups.
+    notes: usize,
+}
+
+const SHORT: Most = Most { rows: 4, sentences: 6, groups: 3, frames: 5, notes: 2 };
+const VERBOSE: Most =
+    Most { rows: usize::MAX, sentences: usize::MAX, groups: 8, frames: 12, notes: usize::MAX };
+
+impl Most {
+    /// Returns the rows that are shown, and the number of the others.
+    fn of<T>(self, rows: Vec<T>, is_telling: impl Fn(&T) -> bool) -> (Vec<T>, usize) {
+        let all = rows.len();
+        let shown: Vec<T> = if all <= self.rows {
+            rows
+        } else {
+            rows.into_iter().filter(is_telling).take(self.rows).collect()
+        };
+        let more = all - shown.len();
+        (shown, more)
+    }
+}
 
 /// Renders a dump; the first paragraph is the verdict. `is_verbose`: with threads, and the operations of each
 /// rank.
@@ -46,13 +77,32 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
         writeln!(out)?;
     }
     write_communicators(out, report, is_verbose)?;
-    for process in &report.processes {
+    let most = if is_verbose { VERBOSE } else { SHORT };
+    let awaited = awaited(report);
+    let is_telling = |process: &&ProcessReport| awaited.contains(&process.id()) || is_remarkable(process);
+    let (processes, more) = most.of(report.processes.iter().collect(), is_telling);
+    for process in processes {
         write_process(out, process, is_verbose)?;
     }
-    gpus::write(out, report)?;
-    for sentence in &report.torch_notes {
+    write_more(out, 0, more, ["more process", "more processes"])?;
+    let is_telling = |gpu: &&GpuReport| gpus::is_remarkable(gpu) || gpus::is_of(gpu, report, &awaited);
+    let (gpus, more) = most.of(gpus::used(report), is_telling);
+    gpus::write(out, &gpus)?;
+    write_more(out, 0, more, ["more GPU", "more GPUs"])?;
+    // Most hosts that have no driver have no GPU either: nothing is missing there.
+    for remark in report.gpu_remarks.iter().filter(|_| !report.communicators.is_empty()) {
+        wrapped(out, remark, 0)?;
+    }
+    for sentence in report.torch_notes.iter().take(most.notes) {
         wrapped(out, sentence, 0)?;
     }
+    write_rest(
+        out,
+        0,
+        report.torch_notes.len(),
+        most.notes,
+        "more sentences of torch: see `ncclflow history`",
+    )?;
     let left = report.lost_readers.left_behind;
     if left > 0 {
         let what =
@@ -61,7 +111,7 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
     }
     let has_details = report.processes.iter().any(|process| !process.threads.is_empty());
     if has_details && !is_verbose && report.state() != State::Healthy {
-        writeln!(out, "-v shows the threads inside NCCL and the operations in flight")?;
+        writeln!(out, "-v shows all, with the threads inside NCCL and the operations in flight")?;
     }
     Ok(())
 }
@@ -81,23 +131,23 @@ fn write_communicators(out: &mut String, report: &DumpReport, is_verbose: bool) 
     all.sort_by_key(|one| (!ends.contains(&one.comm_hash), std::cmp::Reverse(one.verdict.state)));
     let (healthy, others): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|one| one.verdict.state == State::Healthy);
-    let most = if is_verbose { usize::MAX } else { MAX_COMMUNICATORS };
+    let at_the_end = others.iter().filter(|one| ends.contains(&one.comm_hash)).count();
+    let most = match at_the_end {
+        _ if is_verbose => usize::MAX,
+        0 => MAX_COMMUNICATORS,
+        ends => ends.min(MAX_COMMUNICATORS),
+    };
     for communicator in others.iter().take(most) {
         write_communicator(out, communicator, is_verbose)?;
     }
-    for communicator in others.iter().skip(most).take(MAX_LINES) {
-        wrapped(out, &headline(communicator), 0)?;
+    for (state, what) in
+        [(State::Stuck, "STUCK"), (State::Waiting, "waiting"), (State::Unknown, "cannot tell")]
+    {
+        let of_state = others.iter().skip(most).filter(|one| one.verdict.state == state);
+        write_names(out, "more", &format!(" ({what})"), &of_state.copied().collect::<Vec<_>>())?;
     }
-    let most = most.saturating_add(MAX_LINES);
-    write_rest(out, 0, others.len(), most, "more communicators that are not healthy")?;
-    let is_short = !is_verbose && (!others.is_empty() || healthy.len() > MAX_COMMUNICATORS);
-    if is_short && !healthy.is_empty() {
-        let names = healthy.iter().take(MAX_LINES).map(|one| one.name.as_ref().unwrap_or(&one.comm_hash));
-        let more = if healthy.len() > MAX_LINES { " …" } else { "" };
-        let s = if healthy.len() == 1 { "" } else { "s" };
-        let names = joined(names, ", ");
-        wrapped(out, &format!("{} healthy communicator{s}: {names}{more}", healthy.len()), 0)?;
-        return writeln!(out);
+    if !is_verbose && (!others.is_empty() || healthy.len() > MAX_COMMUNICATORS) {
+        return write_names(out, "healthy", "", &healthy);
     }
     for communicator in healthy {
         write_communicator(out, communicator, is_verbose)?;
@@ -105,8 +155,49 @@ fn write_communicators(out: &mut String, report: &DumpReport, is_verbose: bool) 
     Ok(())
 }
 
+/// Writes communicators in a line: `3 healthy communicators: 0x1, 0x2, 0x3`.
+fn write_names(out: &mut String, which: &str, what: &str, all: &[&CommunicatorReport]) -> fmt::Result {
+    if all.is_empty() {
+        return Ok(());
+    }
+    let names =
+        joined(all.iter().take(MAX_NAMES).map(|one| one.name.as_ref().unwrap_or(&one.comm_hash)), ", ");
+    let more = if all.len() > MAX_NAMES { " …" } else { "" };
+    let s = if all.len() == 1 { "" } else { "s" };
+    wrapped(out, &format!("{} {which} communicator{s}{what}: {names}{more}", all.len()), 0)?;
+    writeln!(out)
+}
+
+/// Returns the processes that are waited for where the waiting ends.
+fn awaited(report: &DumpReport) -> BTreeSet<ProcessId<'_>> {
+    let ends = report.job.as_ref().map_or(&[][..], |job| &job.communicators);
+    let at_the_end = report.communicators.iter().filter(|one| ends.contains(&one.comm_hash));
+    let culprits =
+        at_the_end.flat_map(|one| one.ranks.iter().filter(|rank| one.verdict.culprits.contains(&rank.rank)));
+    culprits.map(RankReport::process).collect()
+}
+
+/// Tells whether something is the matter with a process, whatever the verdicts say.
+fn is_remarkable(process: &ProcessReport) -> bool {
+    process.error.is_some()
+        || process.libraries.iter().any(|library| library.unusable.is_some())
+        || process.state == ProcessState::Exited
+        || process.state.is_halted()
+        || !process.left_over_of.is_empty()
+        || process.scan.as_ref().is_some_and(|scan| is_cut(scan.ended_by))
+}
+
+/// Tells whether a search was cut, so that it can have missed a communicator.
+fn is_cut(end: Option<ScanEnd>) -> bool {
+    matches!(end, Some(ScanEnd::ByteLimit | ScanEnd::TimeLimit))
+}
+
 /// Returns the sentence on why the rank is waited for that the verdict names first.
 fn why(report: &DumpReport) -> Option<&str> {
+    let is_known = |one: &&CommunicatorReport| one.verdict.known_bug.is_some();
+    if let Some(known) = report.communicators.iter().find(is_known) {
+        return known.verdict.evidence.iter().find(|one| one.starts_with("Known: ")).map(String::as_str);
+    }
     let first = report.job.as_ref()?.communicators.first()?;
     let communicator = report.communicators.iter().find(|communicator| communicator.comm_hash == *first)?;
     let evidence = communicator.verdict.evidence.iter().map(String::as_str);
@@ -126,9 +217,7 @@ fn why(report: &DumpReport) -> Option<&str> {
 }
 
 fn write_process(out: &mut String, process: &ProcessReport, is_verbose: bool) -> fmt::Result {
-    let versions = process.libraries.iter().map(|library| library.version.as_deref());
-    let versions = versions.map(|version| format!("NCCL {}", version.unwrap_or("of unknown version")));
-    let versions = joined(versions, ", ");
+    let versions = joined(process.libraries.iter().map(build), ", ");
     let state = match (process.state, process.state.reason()) {
         (ProcessState::Exited, _) => ", exited".to_owned(),
         (_, Some((_, why))) => format!(", {why}"),
@@ -144,8 +233,6 @@ fn write_process(out: &mut String, process: &ProcessReport, is_verbose: bool) ->
         if process.communicators == 1 { "" } else { "s" }
     );
     wrapped(out, &line, 0)?;
-    // A search that was cut can have missed a communicator.
-    let is_cut = |end: Option<ScanEnd>| matches!(end, Some(ScanEnd::ByteLimit | ScanEnd::TimeLimit));
     if let Some(scan) = process.scan.as_ref().filter(|scan| is_verbose || is_cut(scan.ended_by)) {
         let mib = |bytes: u64| format!("{}.{} MiB", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20);
         let line = format!(
@@ -193,6 +280,16 @@ fn write_process(out: &mut String, process: &ProcessReport, is_verbose: bool) ->
     Ok(())
 }
 
+/// Names the build of a library: `NCCL 2.28.9 for aarch64 (build 6a77e259)`. Two builds of one version can differ
+/// in their bugs.
+fn build(library: &LibraryReport) -> String {
+    let version = library.version.as_deref().unwrap_or("of unknown version");
+    let processor = library.processor.map(|processor| format!(" for {processor}")).unwrap_or_default();
+    let short = library.build_id.as_deref().map(|id| id.get(..8).unwrap_or(id));
+    let id = short.map(|id| format!(" (build {id})")).unwrap_or_default();
+    format!("NCCL {version}{processor}{id}")
+}
+
 /// Writes a thread: `thread 812 (python3) in ncclAllReduce: groupLaunch, sleeps in futex_wait_queue`
 fn write_thread(out: &mut String, thread: &Thread) -> fmt::Result {
     let inside = match (&thread.nccl_api, &thread.nccl_function) {
@@ -238,10 +335,10 @@ fn write_python(out: &mut String, python: &PythonReport) -> fmt::Result {
 
 /// Writes the ranks by the stacks of their main threads: the largest group in a line, the others with their
 /// frames.
-fn write_groups(out: &mut String, groups: &[PythonGroup], state: State) -> fmt::Result {
-    for group in groups.iter().take(MAX_GROUPS) {
+fn write_groups(out: &mut String, groups: &[PythonGroup], state: State, most: Most) -> fmt::Result {
+    for group in groups.iter().take(most.groups) {
         let is_usual = group.is_largest && (groups.len() > 1 || state == State::Healthy);
-        let frames = if is_usual { 1 } else { MAX_FRAMES };
+        let frames = if is_usual { 1 } else { most.frames };
         let largest = if group.is_largest && groups.len() > 1 { ", as most ranks" } else { "" };
         wrapped(out, &format!("Python, main thread of {}{largest}:", named(&group.ranks)), 2)?;
         for frame in group.frames.iter().take(frames) {
@@ -249,7 +346,7 @@ fn write_groups(out: &mut String, groups: &[PythonGroup], state: State) -> fmt::
         }
         write_rest(out, 4, group.frames.len(), frames, "more frames")?;
     }
-    write_rest(out, 2, groups.len(), MAX_GROUPS, "more stacks")
+    write_rest(out, 2, groups.len(), most.groups, "more stacks")
 }
 
 /// Names a communicator and its state: `communicator 0x1 "tp": 2 of 2 ranks read: STUCK`.
@@ -271,20 +368,29 @@ fn headline(communicator: &CommunicatorReport) -> String {
 
 fn write_communicator(out: &mut String, communicator: &CommunicatorReport, is_verbose: bool) -> fmt::Result {
     let verdict = &communicator.verdict;
+    let most = if is_verbose { VERBOSE } else { SHORT };
     wrapped(out, &headline(communicator), 0)?;
     for (how, ranks) in [("waited for", &verdict.culprits), ("waiting", &verdict.victims)] {
         if !ranks.is_empty() {
             wrapped(out, &format!("{how}: rank {}", joined(ranks.iter().take(16), ", ")), 2)?;
         }
     }
-    for sentence in &verdict.evidence {
+    // That a rank waits is the least of them.
+    let waits = |sentence: &&String| sentence.contains(" waits for rank ");
+    let (least, first): (Vec<_>, Vec<_>) = verdict.evidence.iter().partition(waits);
+    for sentence in first.into_iter().chain(least).take(most.sentences) {
         wrapped(out, &format!("- {sentence}"), 2)?;
     }
-    write_groups(out, &communicator.python_stacks, verdict.state)?;
+    write_rest(out, 2, verdict.evidence.len(), most.sentences, "more sentences")?;
+    write_groups(out, &communicator.python_stacks, verdict.state, most)?;
+    let is_telling =
+        |rank: &&RankReport| verdict.culprits.contains(&rank.rank) || rank.process_state.is_halted();
+    let (ranks, more) = most.of(communicator.ranks.iter().collect(), is_telling);
     let shown = if verdict.state == State::Healthy { MAX_HEALTHY_RANKS } else { usize::MAX };
-    for rank in communicator.ranks.iter().take(shown) {
+    for rank in ranks.into_iter().take(shown) {
         write_rank(out, rank, is_verbose)?;
     }
+    write_more(out, 2, more, ["more rank", "more ranks"])?;
     writeln!(out)
 }
 
@@ -363,6 +469,15 @@ fn write_op(out: &mut String, op: &OpReport) -> fmt::Result {
     )
 }
 
+/// Tells how many rows are not shown.
+fn write_more(out: &mut String, indent: usize, more: usize, [one, several]: [&str; 2]) -> fmt::Result {
+    match more {
+        0 => Ok(()),
+        1 => writeln!(out, "{:indent$}and 1 {one}", ""),
+        more => writeln!(out, "{:indent$}and {more} {several}", ""),
+    }
+}
+
 /// Tells how many of a list are not shown.
 fn write_rest(out: &mut String, indent: usize, all: usize, most: usize, what: &str) -> fmt::Result {
     match all.saturating_sub(most) {
@@ -372,35 +487,4 @@ fn write_rest(out: &mut String, indent: usize, all: usize, most: usize, what: &s
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::verdict::{JobVerdict, Verdict};
-
-    #[test]
-    fn the_verdict_and_its_reason_come_before_all_else() {
-        let verdict = Verdict {
-            state: State::Stuck,
-            culprits: vec![2],
-            victims: vec![0],
-            evidence: vec![
-                "rank 0 waits for rank 2: RECV".to_owned(),
-                "rank 2 has not joined: AllReduce 3 of 4 launched".to_owned(),
-            ],
-            ..Verdict::default()
-        };
-        let communicator = CommunicatorReport { comm_hash: "0xab".to_owned(), verdict, ..Default::default() };
-        let job = JobVerdict {
-            state: State::Stuck,
-            kind: None,
-            next: None,
-            sentence: "stuck: communicator 0xab waits for rank 2".to_owned(),
-            communicators: vec!["0xab".to_owned()],
-        };
-        let report =
-            DumpReport { job: Some(job), communicators: vec![communicator], ..DumpReport::default() };
-        let text = render(&report, false);
-        let expected =
-            "stuck: communicator 0xab waits for rank 2\nrank 2 has not joined: AllReduce 3 of 4 launched";
-        assert_eq!(text.split("\n\n").next(), Some(expected), "{text}");
-    }
-}
+mod tests;

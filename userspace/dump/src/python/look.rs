@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use cpython::{Python, StackEnd, ThreadState, Unknown, Walker, pthread};
 use nccl_library::elf::Machine;
 
-use crate::{PythonReport, PythonThread, process::thread_ids};
+use crate::{PythonReport, PythonThread};
 use inspect::{
-    process::{Process, read_text, status_field},
+    process::Process,
     python::{Pages, Runtimes},
 };
 
@@ -114,14 +114,9 @@ fn thread(walker: &mut Walker<'_>, tid: u32, state: ThreadState, is_main: bool) 
 /// Returns the kernel's numbers of the process's threads, by the process's own numbers: they differ in a
 /// container.
 fn thread_numbers(process: &Process) -> BTreeMap<u32, u32> {
-    let folder = process.proc_path().join("task");
-    let tids = thread_ids(process).take(cpython::MAX_THREADS);
+    let tids = process.thread_ids().take(cpython::MAX_THREADS);
     if process.own_pid() == process.pid() {
         return tids.map(|tid| (tid, tid)).collect();
     }
-    let own = |tid: u32| {
-        let status = read_text(folder.join(tid.to_string()).join("status")).ok()?;
-        status_field(&status, "NSpid")?.split_whitespace().last()?.parse::<u32>().ok()
-    };
-    tids.filter_map(|tid| Some((own(tid)?, tid))).collect()
+    tids.filter_map(|tid| Some((process.own_thread_id(tid)?, tid))).collect()
 }

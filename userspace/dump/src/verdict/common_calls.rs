@@ -2,12 +2,16 @@
 //! for those that have not.
 //!
 //! Which communicator a thread's call is for was in a register that has been used again since. If the process
-//! has one communicator, it is that one. Else it follows from who is in the call: a communicator all of whose
-//! ranks are in it would be done, so it is the smallest that has all these processes, and others.
+//! has one communicator, it is that one; and some calls leave a mark in theirs ([`is_marked`]). Else it
+//! follows from who is in the call: a communicator all of whose ranks are in it would be done, so it is the
+//! smallest that has all these processes, and others.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
-use super::{BE, Case, Kind, MAX_SENTENCES, Verdict, subject};
+use super::{BE, Case, Kind, MAX_SENTENCES, Verdict, disagreement::minority, subject};
 use crate::{CommunicatorReport, ProcessId, ProcessReport, RankReport};
 
 /// Calls that do not end before all ranks have made them. (src/init.cc, src/dev_runtime.cc.
@@ -32,8 +36,36 @@ pub(super) struct CommonCall {
     pub(super) function: String,
     /// Ranks that are in the call, with their threads.
     inside: BTreeMap<u32, u32>,
+    /// Ranks that are in another such call, which is for no other communicator.
+    elsewhere: BTreeMap<u32, String>,
     /// The communicator follows from who is in the call.
-    is_inferred: bool,
+    pub(super) is_inferred: bool,
+}
+
+/// Returns the call of a process that all ranks of some communicator must make, with its thread.
+fn of_process(process: &ProcessReport) -> Option<(u32, &str)> {
+    process.calls().find(|(_, call)| COMMON.contains(call))
+}
+
+/// Describes such a call that a process is in, or one that makes a communicator: `ncclCommSplit (thread 812)`.
+pub(super) fn described(process: &ProcessReport) -> Option<String> {
+    let makes_one = || process.calls().find(|(_, call)| call.starts_with("ncclCommInit"));
+    of_process(process).or_else(makes_one).map(|(thread, call)| format!("{call} (thread {thread})"))
+}
+
+/// Tells whether NCCL's own state says that the rank has begun this call for its communicator. Where it does
+/// not, the call may be for it all the same.
+fn is_marked(rank: &RankReport, function: &str) -> bool {
+    let status = &rank.status;
+    let mark = match function {
+        "ncclCommFinalize" => status.finalize_called,
+        "ncclCommDestroy" => status.destroying,
+        "ncclCommAbort" => status.abort,
+        "ncclCommRevoke" => status.revoked,
+        // A call that joins a group leaves it when it is done (src/dev_runtime.cc).
+        _ => rank.pending.as_ref().and_then(|pending| pending.in_group),
+    };
+    mark == Some(true)
 }
 
 /// Finds the calls that ranks wait in, by communicator: at most one of each.
@@ -43,28 +75,51 @@ pub(super) fn find(
 ) -> BTreeMap<usize, CommonCall> {
     let mut by_function: BTreeMap<&str, BTreeMap<ProcessId<'_>, u32>> = BTreeMap::new();
     for process in processes {
-        if let Some((thread, call)) = process.calls().find(|(_, call)| COMMON.contains(call)) {
+        if let Some((thread, call)) = of_process(process) {
             by_function.entry(call).or_default().insert(process.id(), thread);
         }
     }
-    let mut found = BTreeMap::new();
+    let mut found: BTreeMap<usize, CommonCall> = BTreeMap::new();
+    let mut left: BTreeMap<ProcessId<'_>, &str> = BTreeMap::new();
     for (function, mut callers) in by_function {
+        let mut marked: BTreeMap<ProcessId<'_>, BTreeSet<usize>> = BTreeMap::new();
+        for (at, rank) in
+            (0..).zip(communicators).flat_map(|(at, one)| one.ranks.iter().map(move |rank| (at, rank)))
+        {
+            if is_marked(rank, function) {
+                marked.entry(rank.process()).or_default().insert(at);
+            }
+        }
         loop {
-            let inside = |communicator: &CommunicatorReport| -> BTreeMap<u32, u32> {
-                let thread = |rank: &RankReport| Some((rank.rank, *callers.get(&rank.process())?));
+            let inside = |at: usize, communicator: &CommunicatorReport| -> BTreeMap<u32, u32> {
+                let thread = |rank: &RankReport| {
+                    let may_be = marked.get(&rank.process()).is_none_or(|marked| marked.contains(&at));
+                    Some((rank.rank, *callers.get(&rank.process()).filter(|_| may_be)?))
+                };
                 communicator.ranks.iter().filter_map(thread).collect()
             };
             let candidates = communicators.iter().enumerate().filter(|(at, _)| !found.contains_key(at));
             let best = candidates
-                .map(|(at, one)| (at, one, inside(one)))
+                .map(|(at, one)| (at, one, inside(at, one)))
                 .filter(|(_, one, inside)| !inside.is_empty() && inside.len() < one.n_ranks as usize)
-                .max_by_key(|(_, one, inside)| (inside.len(), std::cmp::Reverse(one.n_ranks)));
+                .max_by_key(|(_, one, inside)| (inside.len(), Reverse(one.n_ranks)));
             let Some((at, communicator, inside)) = best else { break };
-            let ids: BTreeSet<ProcessId<'_>> = communicator.ranks.iter().map(RankReport::process).collect();
+            let ids = communicator.ranks.iter().filter(|rank| inside.contains_key(&rank.rank));
+            let ids: BTreeSet<ProcessId<'_>> = ids.map(RankReport::process).collect();
             callers.retain(|id, _| !ids.contains(id));
-            let is_inferred = processes.iter().any(|one| one.communicators > 1 && ids.contains(&one.id()));
-            found.insert(at, CommonCall { function: function.to_owned(), inside, is_inferred });
+            let is_known = |process: &ProcessReport| {
+                process.communicators <= 1
+                    || marked.get(&process.id()).is_some_and(|marked| marked.len() == 1)
+            };
+            let is_inferred = processes.iter().any(|one| ids.contains(&one.id()) && !is_known(one));
+            let function = function.to_owned();
+            found.insert(at, CommonCall { function, inside, elsewhere: BTreeMap::new(), is_inferred });
         }
+        left.extend(callers.into_keys().map(|id| (id, function)));
+    }
+    for (at, call) in &mut found {
+        let calls = |rank: &RankReport| Some((rank.rank, (*left.get(&rank.process())?).to_owned()));
+        call.elsewhere = communicators[*at].ranks.iter().filter_map(calls).collect();
     }
     found
 }
@@ -73,7 +128,9 @@ pub(super) fn find(
 pub(super) fn common_call(case: &Case<'_>) -> Option<Verdict> {
     let call = case.common_call?;
     let function = &call.function;
+    let is_in_another = |rank: &u32| call.elsewhere.contains_key(rank);
     let outside = case.ranks_where(|rank| !call.inside.contains_key(&rank.rank));
+    let (others, outside): (Vec<u32>, Vec<u32>) = outside.into_iter().partition(is_in_another);
     let mut evidence =
         vec![format!("no NCCL op in flight, and nothing was launched for {:.1} s", case.seconds)];
     let inferred = if call.is_inferred { " (inferred: who is in it is of this communicator)" } else { "" };
@@ -81,8 +138,17 @@ pub(super) fn common_call(case: &Case<'_>) -> Option<Verdict> {
         "{} in {function}, which all ranks of the communicator must call{inferred}",
         subject(call.inside.keys(), BE)
     ));
+    let mut sides: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+    for (rank, other) in &call.elsewhere {
+        sides.entry(other).or_default().insert(*rank);
+    }
+    evidence.extend(sides.iter().map(|(other, ranks)| format!("{} in {other} instead", subject(ranks, BE))));
     for rank in outside.iter().take(MAX_SENTENCES) {
         evidence.push(format!("rank {rank} has not called {function}"));
+    }
+    if outside.is_empty() && !others.is_empty() && case.n_missing() == 0 {
+        sides.insert(function, call.inside.keys().copied().collect());
+        return Some(case.stuck(Kind::OtherOperation, minority(&sides), evidence));
     }
     if outside.is_empty() || case.n_missing() > case.vanished().len() {
         evidence.extend(case.absent_sentences());
@@ -95,38 +161,14 @@ pub(super) fn common_call(case: &Case<'_>) -> Option<Verdict> {
 
 #[cfg(test)]
 mod tests {
-    use inspect::threads::Thread;
-
     use super::*;
     use crate::{
-        RankReport,
         activity::Activity,
         verdict::{
             State, judge_all,
-            tests::made::{check, over_nvlink},
+            tests::made::{check, communicator, in_call as process},
         },
     };
-
-    /// A communicator over these processes, whose ranks have nothing in flight.
-    fn communicator(hash: &str, pids: &[u32]) -> CommunicatorReport {
-        let ranks = (0..).zip(pids).map(|(number, pid)| RankReport {
-            comm_hash: hash.to_owned(),
-            n_ranks: u32::try_from(pids.len()).unwrap(),
-            pid: *pid,
-            ..over_nvlink(number, 5, None)
-        });
-        CommunicatorReport {
-            comm_hash: hash.to_owned(),
-            n_ranks: u32::try_from(pids.len()).unwrap(),
-            ranks: ranks.collect(),
-            ..CommunicatorReport::default()
-        }
-    }
-
-    fn process(pid: u32, communicators: usize, call: Option<&str>) -> ProcessReport {
-        let thread = Thread { tid: pid, nccl_api: call.map(str::to_owned), ..Thread::default() };
-        ProcessReport { pid, communicators, threads: vec![thread], ..ProcessReport::default() }
-    }
 
     /// Ranks 0 to 2 of the world are in `dist.new_group`, with groups of tensor and pipeline parallelism.
     #[test]
@@ -164,6 +206,20 @@ mod tests {
     }
 
     #[test]
+    fn two_calls_of_one_communicator_accuse_those_that_differ_from_most() {
+        let calls = [Some("ncclCommSplit"), Some("ncclCommFinalize"), Some("ncclCommSplit")];
+        let processes: Vec<_> = (10..).zip(calls).map(|(pid, call)| process(pid, 1, call)).collect();
+        let mut all = [communicator("a", &[10, 11, 12])];
+        judge_all(&mut all, &processes);
+        check(&all[0].verdict, State::Stuck, &[1], &[0, 2], "ranks 0, 2 are in ncclCommSplit instead");
+        assert_eq!(all[0].verdict.kind, Some(Kind::OtherOperation));
+        // One that is in none of them holds up both.
+        let mut all = [communicator("a", &[10, 11, 12, 13])];
+        judge_all(&mut all, &[processes, vec![process(13, 1, None)]].concat());
+        check(&all[0].verdict, State::Stuck, &[3], &[0, 1, 2], "rank 3 has not called ncclCommFinalize");
+    }
+
+    #[test]
     fn one_that_goes_on_elsewhere_is_waited_for_and_one_that_was_not_read_is_not_accused() {
         let finalize = Some("ncclCommFinalize");
         let busy = Activity { seconds: 1.0, cpu_seconds: Some(0.9), ..Activity::default() };
@@ -175,6 +231,12 @@ mod tests {
         unread[0].ranks.truncate(2);
         judge_all(&mut unread, &[process(10, 1, finalize), process(11, 1, finalize)]);
         check(&unread[0].verdict, State::Unknown, &[], &[], "cannot tell whether ranks that were not read");
+        // One that runs inside a call of NCCL's does not go on elsewhere.
+        let mut polls = process(11, 1, Some("ncclCommInitRank"));
+        polls.activity = Some(Activity { seconds: 1.0, cpu_seconds: Some(0.9), ..Activity::default() });
+        let mut two = [communicator("a", &[10, 11])];
+        judge_all(&mut two, &[process(10, 1, finalize), polls]);
+        assert_eq!(two[0].verdict.state, State::Stuck, "{:#?}", two[0].verdict);
         // All are in it: they are doing it.
         let mut all = [communicator("a", &[10, 11])];
         judge_all(&mut all, &[process(10, 1, finalize), process(11, 1, finalize)]);

@@ -62,7 +62,8 @@ pub(super) fn gpu_work(case: &Case<'_>) -> Option<Verdict> {
         evidence.extend(case.absent_sentences());
         evidence.extend(case.missing_sentence());
         let victims = waits.difference(&culprits).filter(|_| kind.is_some()).copied().collect();
-        Some(Verdict { state, kind, victims, culprits: culprits.into_iter().collect(), evidence })
+        let culprits = culprits.into_iter().collect();
+        Some(Verdict { state, kind, victims, culprits, evidence, known_bug: None })
     };
     if !computes.is_empty() {
         let compute = subject(&computes, ["computes", "compute"]);

@@ -1,11 +1,15 @@
 //! Judges the whole job in one sentence: of several communicators that do not move, it names the one that the
 //! others wait for.
 
-use std::collections::BTreeSet;
+use std::{cmp::Reverse, collections::BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Kind, State, named, torch_set_up};
+use super::{
+    Case, Kind, State, Verdict, circles,
+    common_calls::{self, CommonCall},
+    named, torch_set_up,
+};
 use crate::{AbsentRank, CommunicatorReport, ProcessId, ProcessReport, RankReport};
 use flow::text::joined;
 
@@ -27,11 +31,51 @@ pub struct JobVerdict {
     pub communicators: Vec<String>,
 }
 
-struct Waiting<'a> {
-    report: &'a CommunicatorReport,
+/// A communicator in which ranks wait.
+pub(super) struct Waiting<'a> {
+    pub(super) report: &'a CommunicatorReport,
     /// Processes of the ranks that are waited for, as far as they were read.
     culprits: BTreeSet<ProcessId<'a>>,
-    victims: BTreeSet<ProcessId<'a>>,
+    pub(super) victims: BTreeSet<ProcessId<'a>>,
+    /// The call that they wait in, if it is one that all ranks must make.
+    pub(super) call: Option<&'a CommonCall>,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(
+        report: &'a CommunicatorReport,
+        processes: &'a [ProcessReport],
+        call: Option<&'a CommonCall>,
+    ) -> Self {
+        let verdict = &report.verdict;
+        let mut culprits = processes_of(report, &verdict.culprits);
+        if verdict.kind == Some(Kind::SettingUp) {
+            static NOBODY: BTreeSet<(String, u32)> = BTreeSet::new();
+            let case = Case::new(&report.ranks, processes, &NOBODY, None);
+            let stand_in = |rank: &u32| Some(case.as_ref()?.stand_in(*rank)?.id());
+            culprits.extend(verdict.culprits.iter().filter_map(stand_in));
+        }
+        let victims = processes_of(report, &verdict.victims);
+        let call = call.filter(|_| verdict.kind == Some(Kind::CallNotMade));
+        Self { report, culprits, victims, call }
+    }
+
+    /// Tells whether a rank that is waited for here waits in the other communicator.
+    pub(super) fn waits_for(&self, other: &Self) -> bool {
+        !std::ptr::eq(self.report, other.report)
+            && self.culprits.iter().any(|process| other.victims.contains(process))
+    }
+
+    /// Returns the communicator's name; a hash says nothing to people.
+    pub(super) fn name(&self) -> String {
+        let hash = &self.report.comm_hash;
+        self.report.name.as_ref().map_or_else(|| hash.clone(), |name| format!("\"{name}\""))
+    }
+
+    /// Tells whether its ranks wait in a call that all must make.
+    pub(super) fn is_in_a_call(&self) -> bool {
+        matches!(self.report.verdict.kind, Some(Kind::CallNotMade | Kind::SettingUp))
+    }
 }
 
 fn processes_of<'a>(report: &'a CommunicatorReport, numbers: &[u32]) -> BTreeSet<ProcessId<'a>> {
@@ -99,14 +143,12 @@ fn over_communicators(
     processes: &[ProcessReport],
 ) -> Option<JobVerdict> {
     let state = communicators.iter().map(|communicator| communicator.verdict.state).max()?;
+    let calls = common_calls::find(communicators, processes);
     let waiting: Vec<Waiting<'_>> = communicators
         .iter()
-        .filter(|report| matches!(report.verdict.state, State::Stuck | State::Waiting))
-        .map(|report| Waiting {
-            report,
-            culprits: processes_of(report, &report.verdict.culprits),
-            victims: processes_of(report, &report.verdict.victims),
-        })
+        .enumerate()
+        .filter(|(_, report)| matches!(report.verdict.state, State::Stuck | State::Waiting))
+        .map(|(at, report)| Waiting::new(report, processes, calls.get(&at)))
         .collect();
     let several = |count: usize| if count == 1 { "" } else { "s" };
     if waiting.is_empty() {
@@ -117,37 +159,29 @@ fn over_communicators(
                 format!("cannot tell for {count} communicator{}, and no other one is stuck", several(count))
             }
         };
-        return Some(JobVerdict { state, sentence, ..JobVerdict::default() });
+        let next = communicators.iter().find_map(|one| one.verdict.update());
+        return Some(JobVerdict { state, sentence, next, ..JobVerdict::default() });
     }
-    // A communicator waits for another if a rank that it waits for waits there.
-    let waits_for = |one: &Waiting<'_>, other: &Waiting<'_>| {
-        !std::ptr::eq(one.report, other.report)
-            && one.culprits.iter().any(|process| other.victims.contains(process))
-    };
     let mut ends: Vec<&Waiting<'_>> =
-        waiting.iter().filter(|one| !waiting.iter().any(|other| waits_for(one, other))).collect();
+        waiting.iter().filter(|one| !waiting.iter().any(|other| one.waits_for(other))).collect();
     let is_circle = ends.is_empty();
     if is_circle {
-        ends = waiting.iter().collect();
+        ends = circles::of(&waiting);
     }
-    // Of several, one that is stuck says more than one that waits.
-    ends.sort_by_key(|one| (std::cmp::Reverse(one.report.verdict.state), one.report.comm_hash.clone()));
+    // Of several, one that is stuck says more than one that waits, and in a circle a call more than an
+    // operation.
+    ends.sort_by_key(|one| {
+        let Verdict { state, .. } = one.report.verdict;
+        (Reverse(state), is_circle && !one.is_in_a_call(), one.report.comm_hash.clone())
+    });
     let hashes: Vec<String> = ends.iter().map(|one| one.report.comm_hash.clone()).collect();
-    // A hash says nothing to people: where there is a name, it comes last.
-    let name = |one: &Waiting<'_>| {
-        let hash = &one.report.comm_hash;
-        one.report.name.as_ref().map_or_else(|| hash.clone(), |name| format!("\"{name}\""))
-    };
     let first = ends.first()?;
     let what = if first.report.verdict.state == State::Waiting { "waiting" } else { "stuck" };
     let behind = waiting.len().saturating_sub(ends.len());
-    let sentence = if is_circle && waiting.len() > 1 {
-        let names = joined(ends.iter().take(4).map(|one| name(one)), ", ");
-        format!(
-            "stuck: {} communicators wait for each other in a circle, as when ranks call them in different \
-             orders: {names}",
-            waiting.len()
-        )
+    let for_these = |behind| format!("; {behind} other communicator{} for what waits there", several(behind));
+    let sentence = if is_circle {
+        let behind = if behind == 0 { String::new() } else { for_these(behind) };
+        format!("{}{behind}", circles::sentence(what, &ends))
     } else {
         let culprits = &first.report.verdict.culprits;
         let read = |number: &u32| first.report.ranks.iter().find(|rank| rank.rank == *number);
@@ -174,24 +208,30 @@ fn over_communicators(
             }
             (0, more) if is_same => format!("; {more} other communicator{} likewise", several(more)),
             (0, more) => format!("; {more} other communicator{} for other ranks", several(more)),
-            (behind, _) => format!("; {behind} other communicator{} for what waits there", several(behind)),
+            (behind, _) => for_these(behind),
         };
         let hash = &first.report.comm_hash;
         let hash = first.report.name.as_ref().map_or_else(String::new, |_| format!(" [{hash}]"));
         let never = first.report.verdict.kind == Some(Kind::NeverMatches);
         let what_for = if never { "can never be made".to_owned() } else { format!("waits for {whom}") };
-        format!("{what}: communicator {} {what_for}{others}{hash}", name(first))
+        // Where there is a name, the hash comes last.
+        format!("{what}: communicator {} {what_for}{others}{hash}", first.name())
     };
     let kind = first.report.verdict.kind;
-    let pids = joined(first.culprits.iter().take(8).map(|(_, pid)| pid), ",");
-    let next = kind.map(|kind| kind.next_step(&pids));
+    let next = if let Some(update) = ends.iter().find_map(|one| one.report.verdict.update()) {
+        Some(update)
+    } else if is_circle {
+        Some(circles::next_step(&ends))
+    } else {
+        kind.map(|kind| kind.next_step(first.culprits.iter().map(|(_, pid)| *pid)))
+    };
     Some(JobVerdict { state, kind, sentence, next, communicators: hashes })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::{Verdict, tests::made::rank};
+    use crate::verdict::tests::made::rank;
 
     fn communicator(hash: &str, state: State, culprits: &[u32], victims: &[u32]) -> CommunicatorReport {
         CommunicatorReport {

@@ -14,6 +14,7 @@
 mod case;
 mod causes;
 mod circle;
+mod circles;
 mod common_calls;
 mod disagreement;
 mod failed;
@@ -23,6 +24,7 @@ mod idle;
 mod in_flight;
 mod inside_calls;
 mod job;
+mod known_bugs;
 mod left;
 mod lines;
 mod moving;
@@ -45,13 +47,14 @@ use std::{collections::BTreeSet, fmt::Display};
 
 use serde::{Deserialize, Serialize};
 
-pub use self::job::JobVerdict;
 pub(super) use self::{case::named, job::over as over_all};
 use self::{
     case::{BE, Case, MAX_SENTENCES, subject},
     common_calls::CommonCall,
 };
+pub use self::{job::JobVerdict, known_bugs::KnownBug};
 use super::{CommunicatorReport, ProcessReport, ProcessState, RankReport};
+use flow::text::joined;
 
 /// State of a communicator, in the order of severity: of several communicators the highest counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -106,6 +109,8 @@ pub enum Kind {
     /// The culprits try to connect during the set-up, and nobody answers: an interface that cannot be
     /// reached, or a firewall.
     Unreachable,
+    /// The culprits' processes may open too few files for NCCL's proxy thread, which the set-up waits for.
+    FileLimit,
     /// The set-up can never end: the ranks have other unique ids, sizes or one number twice.
     NeverMatches,
     /// Others wait in a call for the culprits to connect.
@@ -126,9 +131,10 @@ impl Kind {
         })
     }
 
-    /// Says what to do, or where to look next. `pids` are those of the culprits, as `-p` takes them; empty
-    /// where they are not known.
-    pub(super) fn next_step(self, pids: &str) -> String {
+    /// Says what to do, or where to look next. `pids` are those of the culprits, as far as they are known; the
+    /// first of them are said as `-p` takes them.
+    pub(super) fn next_step(self, pids: impl IntoIterator<Item = u32>) -> String {
+        let pids = joined(pids.into_iter().take(MAX_SENTENCES), ",");
         let of = |text: &str| if pids.is_empty() { String::new() } else { format!("{text}{pids}") };
         match self {
             Self::NotJoined
@@ -152,6 +158,11 @@ impl Kind {
             Self::Dying => "wait until its core is written, or see what the kernel waits for: /proc/PID/stack".to_owned(),
             Self::Unreachable => {
                 "check the interface (NCCL_SOCKET_IFNAME) and the firewall between the two hosts".to_owned()
+            }
+            Self::FileLimit => {
+                "let the processes open more files (ulimit -n, LimitNOFILE=, docker run --ulimit nofile), and start \
+                 the job again"
+                    .to_owned()
             }
             Self::NeverMatches => {
                 "give all ranks one unique id and size, and each its own number: MASTER_ADDR, MASTER_PORT, \
@@ -189,6 +200,9 @@ pub struct Verdict {
     pub victims: Vec<u32>,
     /// Sentences, each with the numbers that support it.
     pub evidence: Vec<String>,
+    /// The bug of NCCL that explains it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known_bug: Option<KnownBug>,
 }
 
 impl Verdict {
@@ -204,7 +218,7 @@ impl Verdict {
         evidence: Vec<String>,
     ) -> Self {
         let (culprits, victims) = (culprits.into_iter().collect(), victims.into_iter().collect());
-        Self { state: State::Stuck, kind: Some(kind), culprits, victims, evidence }
+        Self { state: State::Stuck, kind: Some(kind), culprits, victims, evidence, known_bug: None }
     }
 
     fn with(mut self, evidence: impl IntoIterator<Item = String>) -> Self {
@@ -268,6 +282,7 @@ fn judge_beside(
     let mut verdict = waiting::or_stuck(&case, verdict);
     case.explain_halted(&mut verdict);
     lines::add(&case, &mut verdict);
+    known_bugs::add(&case, &mut verdict);
     verdict
 }
 
@@ -309,4 +324,4 @@ impl CommunicatorReport {
 #[cfg(test)]
 pub(crate) use tests::made::judge;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{BE, Case, Kind, MAX_SENTENCES, Verdict, inside_calls, lines::main_thread_at, subject};
-use crate::{RankReport, Stage};
+use crate::{FewFiles, RankReport, Stage};
 use nccl_library::fields::root_answers_each_rank;
 
 pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
@@ -25,11 +25,11 @@ pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
         call.map_or_else(|| sentence.clone(), |call| format!("{sentence}, in {call}"))
     }));
     evidence.extend(case.absent_sentences());
-    let unanswered = unanswered(case);
-    if !unanswered.is_empty() {
-        evidence.splice(1..1, unanswered.values().take(MAX_SENTENCES).cloned());
-        let victims = ranks.into_iter().filter(|rank| !unanswered.contains_key(rank)).collect::<Vec<u32>>();
-        return Some(Verdict::stuck(Kind::Unreachable, unanswered.into_keys(), victims, evidence));
+    let hindered = [(Kind::Unreachable, unanswered(case)), (Kind::FileLimit, short_of_files(case))];
+    if let Some((kind, hindered)) = hindered.into_iter().find(|(_, ranks)| !ranks.is_empty()) {
+        evidence.splice(1..1, hindered.values().take(MAX_SENTENCES).cloned());
+        let victims = ranks.into_iter().filter(|rank| !hindered.contains_key(rank)).collect::<Vec<u32>>();
+        return Some(Verdict::stuck(kind, hindered.into_keys(), victims, evidence));
     }
     // The waiting ends at ranks that have not come. A rank that was not read may itself wait for another
     // missing one, unless it is the only one that is missing.
@@ -109,6 +109,21 @@ fn unanswered(case: &Case<'_>) -> BTreeMap<u32, String> {
     case.ranks.iter().filter_map(of_rank).collect()
 }
 
+/// Returns the ranks whose processes may open too few files, with a sentence about each; none while a rank has
+/// not come, which is reason enough to wait.
+fn short_of_files(case: &Case<'_>) -> BTreeMap<u32, String> {
+    let of_rank = |(number, rank): (&u32, &&RankReport)| {
+        let FewFiles { open, limit } = case.process_of(rank).filter(|_| rank.set_up.is_some())?.few_files?;
+        let sentence = format!(
+            "rank {number} (process {}) may open {limit} files, and has {open} open: too few for NCCL's proxy thread: \
+             inferred that it has ended, and its rank and others wait for its answer (nccl#550)",
+            rank.pid
+        );
+        Some((*number, sentence))
+    };
+    case.ranks.iter().filter_map(of_rank).filter(|_| case.n_missing() == 0).collect()
+}
+
 fn still_setting_up(ranks: &[u32]) -> String {
     format!("{} still setting the communicator up", subject(ranks, BE))
 }
@@ -186,6 +201,30 @@ mod tests {
         processes.push(process(103, "other"));
         let verdict = judge(&without_the_last(), &processes);
         check(&verdict, State::Stuck, &[3], &[0, 1, 2], "rank 3 is waited for, and was not read");
+    }
+
+    #[test]
+    fn a_process_that_may_open_too_few_files_is_named_once_all_have_come() {
+        let few = FewFiles { open: 13, limit: 46 };
+        let processes = [100, 101, 102, 103]
+            .map(|pid| ProcessReport { few_files: (pid == 102).then_some(few), ..process(pid, "train") });
+        let all = [0, 1, 2, 3].map(|number| coming(number, Some(Stage::Connecting)));
+        let verdict = judge(&all, &processes);
+        check(
+            &verdict,
+            State::Stuck,
+            &[2],
+            &[0, 1, 3],
+            "rank 2 (process 102) may open 46 files, and has 13 open",
+        );
+        assert_eq!(verdict.kind, Some(Kind::FileLimit));
+        // One that has not come is what it waits for.
+        let verdict = judge(&without_the_last(), &processes);
+        assert_eq!((verdict.kind, &*verdict.culprits), (Some(Kind::SettingUp), &[3][..]));
+        // It goes on.
+        let mut moving = all;
+        moving[1].motion.counters_moved = true;
+        assert_eq!(judge(&moving, &processes).state, State::Unknown);
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn judge_one(size: u32, mut ranks: Vec<(u32, &ProcessReport)>) -> Option<JobVerd
                 "cannot tell: {waits}, and wait for {who}, which {verb} not read: give the PIDs, or merge the dumps \
                  of the hosts"
             ),
-            next: Some(Kind::NotRead.next_step("")),
+            next: Some(Kind::NotRead.next_step([])),
             communicators: Vec::new(),
         });
     }
@@ -90,7 +90,7 @@ fn judge_one(size: u32, mut ranks: Vec<(u32, &ProcessReport)>) -> Option<JobVerd
         state,
         kind: Some(Kind::CallNotMade),
         sentence: format!("{what}: {waits}; {shown}{more}"),
-        next: Some(Kind::CallNotMade.next_step(&joined(outside.iter().map(|(_, process)| process.pid), ","))),
+        next: Some(Kind::CallNotMade.next_step(outside.iter().map(|(_, process)| process.pid))),
         communicators: Vec::new(),
     })
 }
@@ -164,6 +164,7 @@ mod tests {
         let expected = "stuck: 3 of 4 ranks of the job are in torch's init_process_group; rank 3 (process 103) \
                         has not called it: train.py:5 in load";
         assert_eq!((&*job.sentence, job.state, job.kind), (expected, State::Stuck, Some(Kind::CallNotMade)));
+        assert_eq!(job.next.as_deref(), Some("see where it is: ncclflow dump --stacks -p 103"));
         // One that makes progress only has to come.
         let mut all = all;
         all[3].activity =
@@ -171,6 +172,19 @@ mod tests {
         assert_eq!(judge(&all).unwrap().state, State::Waiting);
         all[3].state = ProcessState::Stopped;
         assert_eq!(judge(&all).unwrap().state, State::Stuck);
+    }
+
+    #[test]
+    fn of_many_ranks_the_first_eight_are_named() {
+        let mut all: Vec<_> = (1..30).map(elsewhere).collect();
+        all.push(inside(0));
+        for process in &mut all {
+            process.job_size = Some(30);
+        }
+        let job = judge(&all).unwrap();
+        let next = "see where it is: ncclflow dump --stacks -p 101,102,103,104,105,106,107,108";
+        assert_eq!(job.next.as_deref(), Some(next));
+        assert!(job.sentence.ends_with("; and 21 more"), "{}", job.sentence);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Tells stuck from waiting: a rank that others wait for and that makes progress elsewhere is not stuck.
 
-use super::{Case, Kind, MAX_SENTENCES, State, Verdict};
+use super::{Case, Kind, MAX_SENTENCES, State, Verdict, common_calls};
 use crate::Work;
 
 /// Returns the verdict as it is, or `waiting` instead of `stuck`, if each rank that is waited for still does
@@ -40,9 +40,11 @@ fn progress_of(case: &Case<'_>, number: u32) -> Option<String> {
     if case.ranks.values().filter(|other| other.process() == rank.process()).count() > 1 {
         return None;
     }
-    // A thread that waits for its GPU spins (cudaStreamSynchronize).
-    let spins = work == Some(Work::Waits);
-    case.process_of(rank)?.activity.as_ref()?.progress(spins)
+    let process = case.process_of(rank)?;
+    // A thread that waits for its GPU spins (cudaStreamSynchronize), and so does one that waits in a call that
+    // all ranks must make.
+    let spins = work == Some(Work::Waits) || common_calls::described(process).is_some();
+    process.activity.as_ref()?.progress(spins)
 }
 
 #[cfg(test)]

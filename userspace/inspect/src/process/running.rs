@@ -89,7 +89,7 @@ impl Process {
     /// Tells whether the process has not exited, and [`Self::live_thread`] is one of its threads: so the
     /// number was given to nobody else.
     pub fn is_live(&self) -> bool {
-        let is_thread = || proc_path(self.pid).join("task").join(self.live_thread.to_string()).exists();
+        let is_thread = || task_folder(&proc_path(self.pid), self.live_thread).exists();
         !self.has_exited() && (!self.has_lost_its_first_thread() || is_thread())
     }
 
@@ -124,18 +124,43 @@ impl Process {
     pub fn proc_path(&self) -> PathBuf {
         proc_path(self.live_thread)
     }
+
+    /// Returns the numbers of the threads, in the order in which the kernel lists them; of a process that has
+    /// exited none.
+    pub fn thread_ids(&self) -> impl Iterator<Item = u32> + use<> {
+        thread_ids(&self.proc_path())
+    }
+
+    /// Returns `/proc/PID/task/TID`.
+    pub fn task_path(&self, tid: u32) -> PathBuf {
+        task_folder(&self.proc_path(), tid)
+    }
+
+    /// Returns the number that the process sees of one of its threads; it differs from `tid` in a container.
+    pub fn own_thread_id(&self, tid: u32) -> Option<u32> {
+        let status = read_text(self.task_path(tid).join("status")).ok()?;
+        status_field(&status, "NSpid")?.split_whitespace().last()?.parse().ok()
+    }
+}
+
+fn thread_ids(process: &Path) -> impl Iterator<Item = u32> + use<> {
+    let entries = std::fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+fn task_folder(process: &Path, tid: u32) -> PathBuf {
+    process.join("task").join(tid.to_string())
 }
 
 /// Returns a thread of the process that has not ended; of the first [`MAX_THREADS`].
 fn other_thread(pid: u32) -> Option<u32> {
     /// Maximum number of threads that are looked at.
     const MAX_THREADS: usize = 4096;
-    let folder = proc_path(pid).join("task");
-    let threads = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-    let mut numbers = threads.take(MAX_THREADS).filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers.find(|tid: &u32| {
-        read_text(folder.join(tid.to_string()).join("status")).is_ok_and(|status| !has_ended(&status))
-    })
+    let folder = proc_path(pid);
+    let is_live = |tid: &u32| {
+        read_text(task_folder(&folder, *tid).join("status")).is_ok_and(|status| !has_ended(&status))
+    };
+    thread_ids(&folder).take(MAX_THREADS).find(is_live)
 }
 
 /// Returns [`Process::started`] of whichever process has the number now.

@@ -9,7 +9,7 @@ use super::{
     find::{Runtimes, TargetMemory},
     walk,
 };
-use crate::process::{Process, read_text, status_field};
+use crate::process::Process;
 use ncclflow_common::{NO_OFFSET, PythonWalk};
 
 /// Maximum number of threads that are looked at to prove where the C library keeps their numbers.
@@ -76,12 +76,8 @@ fn tid_place(process: &Process, threads: &[ThreadState]) -> Option<u32> {
 
 /// Returns the numbers of the process's threads as the process itself sees them.
 fn own_tids(process: &Process) -> BTreeSet<u32> {
-    let Ok(tasks) = std::fs::read_dir(process.proc_path().join("task")) else { return BTreeSet::new() };
-    let own = tasks.flatten().take(cpython::MAX_THREADS).filter_map(|task| {
-        let status = read_text(task.path().join("status")).ok()?;
-        status_field(&status, "NSpid")?.split_whitespace().last()?.parse().ok()
-    });
-    own.collect()
+    let tids = process.thread_ids().take(cpython::MAX_THREADS);
+    tids.filter_map(|tid| process.own_thread_id(tid)).collect()
 }
 
 #[cfg(test)]

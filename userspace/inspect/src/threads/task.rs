@@ -1,6 +1,6 @@
 //! Threads of a process, from `/proc/PID/task`.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use crate::process::{Process, printable, read_text};
 
@@ -26,16 +26,13 @@ pub(super) struct Task {
 
 /// Lists at most `most` threads, by number. Threads that end meanwhile are left out.
 pub(super) fn list(process: &Process, most: usize) -> Vec<Task> {
-    let folder = process.proc_path().join("task");
-    let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
-    let tids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).take(most);
-    let mut tids: Vec<u32> = tids.collect();
+    let mut tids: Vec<u32> = process.thread_ids().take(most).collect();
     tids.sort_unstable();
-    tids.into_iter().filter_map(|tid| task(&folder.join(tid.to_string()), tid)).collect()
+    tids.into_iter().filter_map(|tid| task(&process.task_path(tid), tid)).collect()
 }
 
 pub(super) fn position_of(process: &Process, tid: u32) -> Position {
-    position_in(&process.proc_path().join("task").join(tid.to_string()))
+    position_in(&process.task_path(tid))
 }
 
 fn position_in(folder: &Path) -> Position {

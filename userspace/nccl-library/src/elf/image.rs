@@ -1,5 +1,6 @@
 //! An opened ELF file: its identity and bounded access to its sections.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -29,6 +30,17 @@ pub enum Machine {
     Aarch64,
     /// Any other, by its `e_machine`.
     Other(u16),
+}
+
+impl fmt::Display for Machine {
+    /// Writes it as uname(2) names it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::X86_64 => f.write_str("x86_64"),
+            Self::Aarch64 => f.write_str("aarch64"),
+            Self::Other(machine) => write!(f, "machine {machine}"),
+        }
+    }
 }
 
 /// A section, as its header states it. Whether it lies inside the file is checked when it is read.

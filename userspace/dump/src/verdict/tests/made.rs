@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    ChannelReport, ConnectionReport, Motion, OpReport, ProcessReport, ProcessState, ProxyListState,
-    ProxyReport, RankGpu, RankReport, Work,
+    ChannelReport, CommunicatorReport, ConnectionReport, Motion, OpReport, ProcessReport, ProcessState,
+    ProxyListState, ProxyReport, RankGpu, RankReport, Work,
     verdict::{State, Verdict, judge_beside},
 };
+use inspect::threads::Thread;
 use nccl_library::nccl::Direction;
 
 pub(in crate::verdict) const N: u32 = 4;
@@ -42,7 +43,7 @@ pub(in crate::verdict) fn op(direction: Direction, peer: u32, count: u64) -> OpR
 }
 
 /// A rank of a ring over all, that stood still for a second and launched `launched` all-reduces.
-pub(in crate::verdict) fn rank(rank: u32, launched: u64, ops: Vec<OpReport>) -> RankReport {
+pub(crate) fn rank(rank: u32, launched: u64, ops: Vec<OpReport>) -> RankReport {
     let at = |rank: u32| i32::try_from(rank % N).unwrap();
     let channel = ChannelReport {
         channel: 0,
@@ -100,6 +101,25 @@ pub(in crate::verdict) fn lazy(number: u32) -> RankReport {
     let mut receive = op(Direction::Recv, (number + N - 1) % N, 4);
     (receive.received, receive.transmitted) = (4, 4);
     rank(number, 5, vec![receive, op(Direction::Send, (number + 1) % N, 4)])
+}
+
+/// A communicator over these processes, whose ranks have nothing in flight.
+pub(in crate::verdict) fn communicator(hash: &str, pids: &[u32]) -> CommunicatorReport {
+    let n_ranks = u32::try_from(pids.len()).unwrap();
+    let ranks = (0..).zip(pids).map(|(number, pid)| RankReport {
+        comm_hash: hash.to_owned(),
+        n_ranks,
+        pid: *pid,
+        ..over_nvlink(number, 5, None)
+    });
+    let (comm_hash, ranks) = (hash.to_owned(), ranks.collect());
+    CommunicatorReport { comm_hash, n_ranks, ranks, ..CommunicatorReport::default() }
+}
+
+/// A process whose first thread is in a call of NCCL, or in none.
+pub(in crate::verdict) fn in_call(pid: u32, communicators: usize, call: Option<&str>) -> ProcessReport {
+    let thread = Thread { tid: pid, nccl_api: call.map(str::to_owned), ..Thread::default() };
+    ProcessReport { pid, communicators, threads: vec![thread], ..ProcessReport::default() }
 }
 
 #[track_caller]

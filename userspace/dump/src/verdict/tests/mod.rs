@@ -2,7 +2,7 @@
 
 mod broken_links;
 mod disagreements;
-pub(super) mod made;
+pub(crate) mod made;
 
 use self::made::{N, check, connected, lazy, op, over_nvlink, rank, waiting};
 use super::*;

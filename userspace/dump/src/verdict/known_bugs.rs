@@ -1,0 +1,239 @@
+//! Hangs that are bugs of NCCL: by build, function and what the rank has in flight. A bug is named only where all
+//! that is known of it fits.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Case, State, Verdict};
+use crate::{ProcessReport, ProxyListState, RankReport};
+use inspect::threads::Thread;
+use nccl_library::{elf::Machine, nccl::NcclVersion};
+
+/// A bug of NCCL that a verdict names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KnownBug {
+    /// Where it was reported: `nccl#2353`.
+    pub issue: String,
+    /// The first version without it; null if there is none yet.
+    pub fixed_in: Option<String>,
+}
+
+impl Verdict {
+    /// Says to which version to go, if that ends the trouble.
+    pub(super) fn update(&self) -> Option<String> {
+        let KnownBug { issue, fixed_in } = self.known_bug.as_ref()?;
+        Some(format!("update NCCL to {} or later ({issue})", fixed_in.as_ref()?))
+    }
+}
+
+/// An entry of the table.
+struct Bug {
+    /// The first is NCCL's own report, if there is one.
+    issues: &'static str,
+    /// Versions that have it: from the first one on, and before the second.
+    versions: [Option<&'static str>; 2],
+    processor: Option<Machine>,
+    /// What fits has no other explanation; else the bug is named only where no rank is waited for.
+    is_sure: bool,
+    fits: fn(&RankReport, &Thread) -> bool,
+    /// What is the matter, with what is seen of it.
+    what: &'static str,
+    remedy: &'static str,
+}
+
+const BUGS: [Bug; 3] = [
+    // Slots that are given back by a weak compare-exchange get lost (src/proxy.cc, ncclProxyGetPostedOps), until the
+    // launching thread waits for one while none is in use.
+    Bug {
+        issues: "nccl#2353, also marin#7344 and sglang#33289",
+        versions: [None, Some("2.29.3")],
+        processor: Some(Machine::Aarch64),
+        is_sure: true,
+        fits: |rank, thread| {
+            let waits = ["ncclLocalOpAppend", "SaveProxy"];
+            let is_there = thread.nccl_function.as_deref().is_some_and(|function| waits.contains(&function));
+            is_there && rank.proxy.state == ProxyListState::Read && rank.proxy.ops.is_empty()
+        },
+        what: "it waits for a slot for a proxy op, and none is in flight: slots were lost",
+        remedy: "update NCCL, or build it with GCC 10 or later",
+    },
+    // The descriptor of a memory handle goes over a Unix socket, and the answer never comes.
+    Bug {
+        issues: "nccl#2379, also sglang#36943",
+        versions: [Some("2.29.0"), None],
+        processor: None,
+        is_sure: false,
+        fits: |_, thread| {
+            thread.nccl_function.as_deref() == Some("ncclIpcSocketRecvMsg")
+                && thread.nccl_api.as_deref().is_some_and(|api| {
+                    api == "ncclCommWindowRegister"
+                        || api.starts_with("ncclCommInit")
+                        || api == "ncclCommSplit"
+                })
+        },
+        what: "it waits without an end for the descriptor of a memory handle, of which the message was lost",
+        remedy: "set NCCL_CUMEM_ENABLE=0, or do without symmetric memory",
+    },
+    Bug {
+        issues: "pytorch#149153",
+        versions: [Some("2.25.1"), Some("2.26.2")],
+        processor: None,
+        is_sure: false,
+        fits: |_, thread| thread.nccl_api.as_deref() == Some("ncclCommAbort"),
+        what: "ncclCommAbort does not come back",
+        remedy: "update NCCL",
+    },
+];
+
+impl Bug {
+    fn is_in(&self, version: NcclVersion, processor: Option<Machine>) -> bool {
+        let [first, fixed] = self.versions.map(|version| version.and_then(|version| version.parse().ok()));
+        first.is_none_or(|first: NcclVersion| version >= first)
+            && fixed.is_none_or(|fixed: NcclVersion| version < fixed)
+            && self.processor.is_none_or(|own| processor == Some(own))
+    }
+}
+
+/// Adds to a verdict on a communicator that stands still the bug that explains it, if one is known.
+pub(super) fn add(case: &Case<'_>, verdict: &mut Verdict) {
+    let stands = case.ranks.values().all(|rank| rank.motion.is_still());
+    if !stands || !matches!(verdict.state, State::Stuck | State::Unknown) {
+        return;
+    }
+    let found = case.ranks.values().find_map(|rank| {
+        let process =
+            case.process_of(rank).filter(|process| process.communicators == 1 || is_pending(rank))?;
+        let bug = bug_of(rank, process).filter(|bug| bug.is_sure || verdict.culprits.is_empty())?;
+        Some((rank, process, bug))
+    });
+    let Some((rank, process, bug)) = found else { return };
+    let fixed = bug.versions[1]
+        .map_or_else(|| "no version without it is known".to_owned(), |in_| format!("fixed in {in_}"));
+    let processor = bug.processor.map(|processor| format!(" on {processor}")).unwrap_or_default();
+    let version = rank.nccl_version.as_deref().unwrap_or_default();
+    verdict.evidence.push(format!(
+        "Known: {}: NCCL {version}{processor}, rank {} (process {}): {}; {fixed}: {}",
+        bug.issues, rank.rank, process.pid, bug.what, bug.remedy
+    ));
+    let issue = bug.issues.split(',').next().unwrap_or_default().to_owned();
+    verdict.known_bug = Some(KnownBug { issue, fixed_in: bug.versions[1].map(str::to_owned) });
+}
+
+/// Tells whether a call goes on for the rank's communicator, of several of its process.
+fn is_pending(rank: &RankReport) -> bool {
+    rank.set_up.is_some()
+        || rank.pending.as_ref().is_some_and(|pending| pending.in_group == Some(true) || pending.plans > 0)
+}
+
+fn bug_of(rank: &RankReport, process: &ProcessReport) -> Option<&'static Bug> {
+    let version = rank.version()?;
+    // Of several libraries it is not known which one the rank is of, if their versions are the same.
+    let mut processors = process
+        .libraries
+        .iter()
+        .filter(|library| library.version == rank.nccl_version)
+        .map(|library| library.processor);
+    let processor = processors.next().flatten();
+    let stands = process.threads.iter().filter(|thread| !thread.passes);
+    let mut bugs = BUGS.iter().filter(|bug| bug.is_in(version, processor));
+    bugs.find(|bug| stands.clone().any(|thread| (bug.fits)(rank, thread)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        LibraryReport,
+        verdict::{
+            judge,
+            tests::made::{check, over_nvlink, rank, waiting},
+        },
+    };
+
+    /// Judges four ranks of which these have a thread that stands in a function, called from the API.
+    fn judged(
+        ranks: &mut [RankReport],
+        (version, processor): (&str, Machine),
+        numbers: &[u32],
+        (api, function): (&str, &str),
+    ) -> Verdict {
+        let thread = Thread {
+            nccl_api: Some(api.to_owned()),
+            nccl_function: Some(function.to_owned()),
+            is_running: true,
+            ..Thread::default()
+        };
+        let library = LibraryReport {
+            version: Some(version.to_owned()),
+            processor: Some(processor),
+            ..LibraryReport::default()
+        };
+        for rank in ranks.iter_mut() {
+            rank.nccl_version = Some(version.to_owned());
+        }
+        let processes = numbers.iter().map(|number| ProcessReport {
+            pid: 100 + number,
+            communicators: 1,
+            libraries: vec![library.clone()],
+            threads: vec![thread.clone()],
+            ..ProcessReport::default()
+        });
+        judge(ranks, &processes.collect::<Vec<_>>())
+    }
+
+    const ALL: &[u32] = &[0, 1, 2, 3];
+
+    fn issue(verdict: &Verdict) -> Option<&str> {
+        verdict.known_bug.as_ref().map(|bug| bug.issue.as_str())
+    }
+
+    #[test]
+    fn lost_slots_of_proxy_ops_are_known_on_arm_only_and_where_no_op_is_in_flight() {
+        let there = ("ncclAllReduce", "ncclLocalOpAppend");
+        let made = || [waiting(0), waiting(1), rank(2, 4, Vec::new()), waiting(3)];
+        let verdict = judged(&mut made(), ("2.28.9", Machine::Aarch64), &[2], there);
+        let said = "Known: nccl#2353, also marin#7344 and sglang#33289: NCCL 2.28.9 on aarch64, rank 2 (process 102)";
+        check(&verdict, State::Stuck, &[2], &[0, 1, 3], said);
+        let known = KnownBug { issue: "nccl#2353".to_owned(), fixed_in: Some("2.29.3".to_owned()) };
+        assert_eq!(verdict.known_bug, Some(known));
+        let none = |mut ranks: [RankReport; 4], build, number| {
+            issue(&judged(&mut ranks, build, &[number], there)).is_none()
+        };
+        assert!(none(made(), ("2.28.9", Machine::X86_64), 2), "another processor");
+        assert!(none(made(), ("2.29.3", Machine::Aarch64), 2), "the first version without it");
+        assert!(none(made(), ("2.28.9", Machine::Aarch64), 0), "ops in flight use the slots");
+        let mut moving = made();
+        moving[0].motion.steps_moved = true;
+        assert!(none(moving, ("2.28.9", Machine::Aarch64), 2), "it goes on");
+        let verdict =
+            judged(&mut made(), ("2.28.9", Machine::Aarch64), &[2], ("ncclAllReduce", "ncclLaunchKernel"));
+        assert_eq!(issue(&verdict), None, "another function");
+    }
+
+    #[test]
+    fn a_lost_descriptor_of_a_memory_handle_is_known() {
+        let there = ("ncclCommWindowRegister", "ncclIpcSocketRecvMsg");
+        let made = || [0, 1, 2, 3].map(|number| over_nvlink(number, 5, None));
+        let verdict = judged(&mut made(), ("2.29.7", Machine::X86_64), ALL, there);
+        assert_eq!(verdict.known_bug.unwrap(), KnownBug { issue: "nccl#2379".to_owned(), fixed_in: None });
+        let verdict = judged(&mut made(), ("2.28.9", Machine::X86_64), ALL, there);
+        assert_eq!(issue(&verdict), None, "before the versions that it was seen in");
+        let verdict =
+            judged(&mut made(), ("2.29.7", Machine::X86_64), ALL, ("ncclAllReduce", "ncclIpcSocketRecvMsg"));
+        assert_eq!(issue(&verdict), None, "another call");
+    }
+
+    #[test]
+    fn an_abort_that_does_not_come_back_is_known_in_the_versions_that_have_it() {
+        let there = ("ncclCommAbort", "commReclaim");
+        let made = || [0, 1, 2, 3].map(|number| over_nvlink(number, 5, None));
+        for (version, known) in [("2.24.3", false), ("2.25.1", true), ("2.26.2", false)] {
+            let verdict = judged(&mut made(), (version, Machine::X86_64), ALL, there);
+            assert_eq!(issue(&verdict), known.then_some("pytorch#149153"), "{version}");
+        }
+        // It waits for a rank that does not abort, as in any version.
+        let mut late = made();
+        late[2] = over_nvlink(2, 4, None);
+        assert_eq!(issue(&judged(&mut late, ("2.25.1", Machine::X86_64), ALL, there)), None);
+    }
+}
