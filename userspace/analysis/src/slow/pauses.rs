@@ -1,12 +1,13 @@
 //! Lateness of one rank, over iterations: steady, or in pauses that all others wait for.
 
-use super::{evidence::Evidence, launches::median};
+use super::{evidence::Evidence, launches::median, verdict::FAULT_PERCENT};
 
 /// Iterations that must be seen before lateness says anything.
 const MIN_ITERATIONS: usize = 8;
 
-/// Fewest pauses that have a rhythm.
+/// Fewest pauses that cost something, and fewest that have a rhythm.
 const MIN_PAUSES: usize = 3;
+const MIN_RHYTHM: usize = 5;
 
 /// Lateness of a rank in the communicator in which it is largest.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,6 +37,23 @@ impl Pauses {
             && self.late_percent >= 80.0
             && self.typical_ns * 50 >= self.iteration_ns
             && self.typical_ns < self.iteration_ns
+    }
+}
+
+/// Cost of pauses that nothing else shows, from which on they are told: on a busy machine each process is without a
+/// processor now and then.
+const ALONE_PERCENT: f64 = 10.0;
+
+impl Pauses {
+    /// Tells whether the pauses of `rank` hold the others back: they cost enough, and several times as much as those
+    /// of any other rank. `is_idle`: its GPU has nothing to run meanwhile.
+    pub(super) fn is_cause(&self, is_idle: bool, evidence: &Evidence, rank: usize) -> bool {
+        let is_shown = is_idle || self.every.is_some();
+        if self.cost_percent < if is_shown { FAULT_PERCENT } else { ALONE_PERCENT } {
+            return false;
+        }
+        let mut others = (0..evidence.ranks.len()).filter(|other| *other != rank);
+        others.all(|other| of(evidence, other).cost_percent * 3.0 <= self.cost_percent)
     }
 }
 
@@ -99,5 +117,5 @@ fn rhythm(pauses: &[(u64, u64)]) -> Option<u64> {
         pauses.windows(2).filter_map(|pair| Some(pair.last()?.0.saturating_sub(pair.first()?.0))).collect();
     let usual = median(between.clone());
     let same = between.iter().filter(|other| **other == usual).count();
-    (pauses.len() >= MIN_PAUSES && same * 10 >= between.len() * 7 && usual > 1).then_some(usual)
+    (pauses.len() >= MIN_RHYTHM && same * 10 >= between.len() * 7 && usual > 1).then_some(usual)
 }

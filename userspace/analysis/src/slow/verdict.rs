@@ -5,9 +5,7 @@ use serde::Serialize;
 use super::{
     activity::Mean,
     evidence::{Evidence, Iteration, RankEvidence},
-    messages,
-    pauses::{self, Pauses},
-    text, together,
+    messages, pauses, text, together,
 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -206,7 +204,7 @@ fn hosts(evidence: &Evidence, has_data: &dyn Fn(i32) -> bool) -> Vec<Cause> {
                 && idle.certainty >= STANDARD_ERRORS
                 && (!is_coarse || pauses.is_late())
         });
-        let is_cause = pauses.is_cause(FAULT_PERCENT) && !has_data(rank.name.rank);
+        let is_cause = pauses.is_cause(is_idle, evidence, at) && !has_data(rank.name.rank);
         if !is_idle && !is_cause {
             continue;
         }
@@ -317,11 +315,4 @@ impl Cause {
 
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
-}
-
-impl Pauses {
-    /// Tells whether the rank's pauses cost so much, and each iteration took longer by the pause.
-    fn is_cause(&self, percent: f64) -> bool {
-        self.cost_percent >= percent
-    }
 }
