@@ -121,7 +121,8 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
 fn write_communicators(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt::Result {
     if report.communicators.is_empty() {
         let is_unread = |process: &ProcessReport| process.error.is_some();
-        let nothing = !report.processes.is_empty() && report.processes.iter().all(is_unread);
+        let nothing =
+            report.job.is_none() && !report.processes.is_empty() && report.processes.iter().all(is_unread);
         let what =
             if nothing { "nothing is known: no process could be read" } else { "no communicator was found" };
         return writeln!(out, "{what}\n");

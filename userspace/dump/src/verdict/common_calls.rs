@@ -144,7 +144,10 @@ pub(super) fn common_call(case: &Case<'_>) -> Option<Verdict> {
     }
     evidence.extend(sides.iter().map(|(other, ranks)| format!("{} in {other} instead", subject(ranks, BE))));
     for rank in outside.iter().take(MAX_SENTENCES) {
-        evidence.push(format!("rank {rank} has not called {function}"));
+        let calls_it = case.ranks.get(rank).and_then(|rank| of_process(case.process_of(rank)?));
+        let for_it =
+            if calls_it.is_some_and(|(_, call)| call == function) { " for this communicator" } else { "" };
+        evidence.push(format!("rank {rank} has not called {function}{for_it}"));
     }
     if outside.is_empty() && !others.is_empty() && case.n_missing() == 0 {
         sides.insert(function, call.inside.keys().copied().collect());

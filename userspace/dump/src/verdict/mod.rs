@@ -263,6 +263,7 @@ const RULES: &[Rule] = &[
     idle::halted,
     common_calls::common_call,
     pending_calls::pending_calls,
+    setting_up::file_limit,
     inside_calls::inside_calls,
     idle::over_nvlink,
 ];

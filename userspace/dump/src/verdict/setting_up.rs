@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{BE, Case, Kind, MAX_SENTENCES, Verdict, inside_calls, lines::main_thread_at, subject};
-use crate::{FewFiles, RankReport, Stage};
+use crate::{FewFiles, ProcessReport, RankReport, Stage};
 use nccl_library::fields::root_answers_each_rank;
 
 pub(super) fn setting_up(case: &Case<'_>) -> Option<Verdict> {
@@ -109,11 +109,31 @@ fn unanswered(case: &Case<'_>) -> BTreeMap<u32, String> {
     case.ranks.iter().filter_map(of_rank).collect()
 }
 
+/// Judges communicators whose set-up shows only in the call that makes them (2.21 and before, once its first
+/// steps are done).
+pub(super) fn file_limit(case: &Case<'_>) -> Option<Verdict> {
+    let is_inside = |rank: &RankReport| case.process_of(rank).is_some_and(|process| comes_up(rank, process));
+    let short = short_of_files(case);
+    if short.is_empty() || !case.ranks.values().copied().all(is_inside) {
+        return None;
+    }
+    let evidence = short.values().take(MAX_SENTENCES).cloned().collect();
+    Some(case.stuck(Kind::FileLimit, short.into_keys(), evidence))
+}
+
+/// Tells whether a rank's communicator is being made: it says so, or it is the only one of a process that is in
+/// such a call.
+fn comes_up(rank: &RankReport, process: &ProcessReport) -> bool {
+    let is_in_call = || process.calls().any(|(_, call)| call.starts_with("ncclCommInit"));
+    rank.set_up.is_some() || (process.communicators == 1 && is_in_call())
+}
+
 /// Returns the ranks whose processes may open too few files, with a sentence about each; none while a rank has
 /// not come, which is reason enough to wait.
 fn short_of_files(case: &Case<'_>) -> BTreeMap<u32, String> {
     let of_rank = |(number, rank): (&u32, &&RankReport)| {
-        let FewFiles { open, limit } = case.process_of(rank).filter(|_| rank.set_up.is_some())?.few_files?;
+        let process = case.process_of(rank)?;
+        let FewFiles { open, limit } = process.few_files.filter(|_| comes_up(rank, process))?;
         let sentence = format!(
             "rank {number} (process {}) may open {limit} files, and has {open} open: too few for NCCL's proxy thread: \
              inferred that it has ended, and its rank and others wait for its answer (nccl#550)",
@@ -132,14 +152,14 @@ fn still_setting_up(ranks: &[u32]) -> String {
 mod tests {
     use super::*;
     use crate::{
-        Counters, LibraryReport, ProcessReport, ProcessState,
+        Counters, LibraryReport, ProcessState,
         absent::{AbsentPeer, AbsentRank, Place},
         activity::Activity,
         set_up::SetUp,
         unanswered::Unanswered,
         verdict::{
             State, judge,
-            tests::made::{check, rank},
+            tests::made::{check, in_call, rank},
         },
     };
 
@@ -218,6 +238,17 @@ mod tests {
             "rank 2 (process 102) may open 46 files, and has 13 open",
         );
         assert_eq!(verdict.kind, Some(Kind::FileLimit));
+        // Up to 2.21 only the call tells that it is being made.
+        let old = [0, 1, 2, 3].map(|number| RankReport { set_up: None, ..coming(number, None) });
+        let old = old.map(|mut rank| {
+            rank.status.init = None;
+            rank
+        });
+        let inside = processes.each_ref().map(|one| ProcessReport {
+            few_files: one.few_files,
+            ..in_call(one.pid, 1, Some("ncclCommInitRank"))
+        });
+        check(&judge(&old, &inside), State::Stuck, &[2], &[0, 1, 3], "may open 46 files");
         // One that has not come is what it waits for.
         let verdict = judge(&without_the_last(), &processes);
         assert_eq!((verdict.kind, &*verdict.culprits), (Some(Kind::SettingUp), &[3][..]));

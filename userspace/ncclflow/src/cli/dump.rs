@@ -124,7 +124,8 @@ pub(super) fn run(args: &DumpArgs) -> Result<Exit> {
     if let Some(prefix) = &args.flight_recorder {
         write_flight_recorder(&report, prefix)?;
     }
-    if report.communicators.is_empty()
+    // Python's stacks can tell of a job that has not loaded NCCL yet.
+    if report.job.is_none()
         && !report.processes.is_empty()
         && let Some(errors) =
             report.processes.iter().map(|process| process.error.as_deref()).collect::<Option<Vec<_>>>()

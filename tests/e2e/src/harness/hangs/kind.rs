@@ -90,6 +90,8 @@ pub struct Kind {
     pub expected: Expected,
     /// The first minor version of NCCL 2 in which it can be told, or made.
     pub since: u32,
+    /// The first minor version in which it cannot be made any more.
+    pub until: u32,
     /// Words of the dump.
     pub says: &'static str,
     /// It goes on for ever: there is no moment at which it has come to rest.
@@ -100,6 +102,6 @@ impl Kind {
     /// Whether it can be made on this library: `2.27.5-cu12`.
     pub fn is_for(&self, version: &str) -> bool {
         let minor = version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
-        minor.is_some_and(|minor| minor >= self.since)
+        minor.is_some_and(|minor| (self.since..self.until).contains(&minor))
     }
 }

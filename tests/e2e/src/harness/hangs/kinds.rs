@@ -23,6 +23,7 @@ const PLAIN: Kind = Kind {
     given: Given::All,
     expected: Healthy,
     since: 0,
+    until: u32::MAX,
     says: "",
     moves: false,
 };
@@ -205,10 +206,85 @@ const FORKED: Kind = Kind {
 
 const SPLIT: Kind = Kind {
     name: "split",
-    workload: "--split-without 1@2 --iters 4 --sync",
+    workload: "--makes 0,2,3=split:0@2 --absent 1@2 --iters 4 --sync",
     expected: stuck(&["callNotMade"], &[1]),
     says: "rank 1 has not called ncclCommSplit",
     since: 18,
+    ..PLAIN
+};
+
+/// One rank never ends a communicator that the others end (pytorch#180611).
+const FINALIZE: Kind = Kind {
+    name: "finalize",
+    workload: "--makes 0,1,3=finalize:0@2 --absent 2@2 --iters 4 --sync",
+    expected: stuck(&["callNotMade"], &[2]),
+    says: "rank 2 has not called ncclCommFinalize",
+    since: BLOCKING_END,
+    ..PLAIN
+};
+
+/// Ranks end two communicators in other orders (pytorch#190396).
+const ENDS: Kind = Kind {
+    name: "ends-in-other-orders",
+    workload: "--comms 2 --makes 0,3=finalize:0@4 --makes 1,2=finalize:1@4 --iters 8 --sync",
+    expected: Circle { first: &[1, 2], second: &[0, 3] },
+    says: "calls that all ranks must make wait for each other",
+    since: BLOCKING_END,
+    ..PLAIN
+};
+
+/// One rank destroys a communicator while the others are in an operation of another one, as by `destroy_process_group`.
+const DESTROYS: Kind = Kind {
+    name: "destroy-beside-operation",
+    workload: "--comms 2 --makes 1=destroy:0@3 --iters 8 --sync",
+    expected: Circle { first: &[1], second: &[0, 2, 3] },
+    says: "a call that all ranks must make, and an operation wait for each other",
+    since: BLOCKING_END,
+    ..PLAIN
+};
+
+/// Up to 2.28 the end of a communicator does not wait for all ranks.
+const BLOCKING_END: u32 = 29;
+
+/// The rank's output goes into a pipe that nobody reads, as of a launcher that waits for its end first (see the warning at
+/// `Popen.wait` in Python's manual).
+const FULL_PIPE: Kind = Kind {
+    name: "full-pipe",
+    workload: "--full-pipe 2@3 --iters 6 --sync",
+    expected: stuck(&["notJoined"], &[2]),
+    says: "rank 2 has not joined",
+    ..PLAIN
+};
+
+/// The rank waits for a lock file that a build left behind (pytorch#189245).
+const POLLS: Kind = Kind {
+    name: "lock-file",
+    workload: "--polls 1@3 --iters 6 --sync",
+    expected: stuck(&["notJoined"], &[1]),
+    says: "rank 1 has not joined",
+    ..PLAIN
+};
+
+/// The set-up of a second communicator, which torch makes at its first use, and to which one rank never comes
+/// (pytorch#88103).
+const SECOND_SET_UP: Kind = Kind {
+    name: "second-set-up",
+    workload: "--comms 2 --stays-out 3@1",
+    expected: stuck(&["settingUp"], &[3]),
+    says: "is the only other one of this job",
+    since: 23,
+    ..PLAIN
+};
+
+/// The rank's proxy thread may not poll as many connections as it wants to (nccl#550).
+const FEW_FILES: Kind = Kind {
+    name: "few-files",
+    over: Sockets,
+    workload: "--few-files 2=40",
+    expected: stuck(&["fileLimit"], &[2]),
+    says: "too few for NCCL's proxy thread",
+    // Later versions end with an error.
+    until: 32,
     ..PLAIN
 };
 
@@ -350,6 +426,14 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "first-thread-ended-sockets", over: Sockets, ..THREAD_ENDED },
     SPLIT,
     Kind { name: "split-sockets", over: Sockets, ..SPLIT },
+    FINALIZE,
+    ENDS,
+    Kind { name: "ends-in-other-orders-sockets", over: Sockets, ..ENDS },
+    DESTROYS,
+    FULL_PIPE,
+    POLLS,
+    SECOND_SET_UP,
+    FEW_FILES,
 ];
 
 /// The kind of this name.
@@ -367,6 +451,6 @@ mod tests {
     fn names_are_each_of_one_kind() {
         let names: BTreeSet<&str> = KINDS.iter().map(|kind| kind.name).collect();
         assert_eq!(names.len(), KINDS.len());
-        assert!(names.len() >= 20 && !names.contains(""));
+        assert!(names.len() >= 55 && !names.contains(""));
     }
 }
