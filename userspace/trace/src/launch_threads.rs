@@ -2,8 +2,8 @@
 //!
 //! The thread that writes records notes the threads of plans and calls, each once. A thread of its own reads
 //! their `schedstat` once a second, which waits for nobody (fs/proc/base.c, `proc_pid_schedstat`: two numbers
-//! of the scheduler's, without a lock) and takes some microseconds for each. A thread that has ended has no
-//! row.
+//! of the scheduler's, without a lock) and takes some microseconds for each. Everybody may read it, unless
+//! `/proc` is mounted with `hidepid`; then there are no rows. A thread that has ended has none.
 
 use flow::{
     decode::RecordView,
@@ -13,7 +13,6 @@ use flow::{
 };
 use inspect::{
     clock::now_ns,
-    privileges,
     process::{in_first_pid_namespace, read_text, run_times},
 };
 use recording::format::{Facts, LatestFacts};
@@ -27,7 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::time::ClockId;
+use rustix::{thread::CapabilitySet, time::ClockId};
 
 use crate::health::Health;
 
@@ -93,7 +92,7 @@ impl LaunchThreads {
         let rows = Arc::new(Mutex::new(LatestFacts::new(MAX_ROWS)));
         let found = Arc::clone(&rows);
         let work = move || look(&seen, &found);
-        let thread = health.spawn("ncclflow-launch", privileges::READS_PROCESSES, work);
+        let thread = health.spawn("ncclflow-launch", CapabilitySet::empty(), work);
         Self {
             host: host.into(),
             rows,
