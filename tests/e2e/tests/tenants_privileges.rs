@@ -37,9 +37,15 @@ fn threads_that_parse_write_or_serve_hold_no_capability() {
     world.bed.go().unwrap();
     progress::wait_for_blocks(&out, 1);
     let held = capabilities(recorder.pid());
-    for thread in
-        ["ncclflow", "ncclflow-drain", "ncclflow-keep", "ncclflow-rows", "ncclflow-metric", "ncclflow-detach"]
-    {
+    for thread in [
+        "ncclflow",
+        "ncclflow-drain",
+        "ncclflow-keep",
+        "ncclflow-rows",
+        "ncclflow-metric",
+        "ncclflow-detach",
+        "ncclflow-launch",
+    ] {
         assert_eq!(held.get(thread), Some(&0), "{thread}: {held:x?}");
     }
     assert_eq!(held.get("ncclflow-who"), Some(&(SYS_PTRACE | DAC_READ_SEARCH)), "{held:x?}");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use inspect::process::{Process, printable, read_text, stat_field, status_field};
+use inspect::process::{Process, printable, read_text, run_times, stat_field, status_field};
 
 /// Maximum number of threads that are looked at.
 const MAX_THREADS: usize = 512;
@@ -109,12 +109,7 @@ impl Sample {
         for tid in process.thread_ids().take(MAX_THREADS) {
             let name = of_task(tid, "comm").unwrap_or_default();
             let is_program = tid == first || name.starts_with(BACKWARD);
-            // Nanoseconds on a CPU, then on a run queue (Documentation/scheduler/sched-stats.rst).
-            let times = || {
-                let text = of_task(tid, "schedstat").ok()?;
-                let mut numbers = text.split_whitespace().map(|number| number.parse::<u64>().ok());
-                Some([numbers.next()??, numbers.next()??])
-            };
+            let times = || run_times(&of_task(tid, "schedstat").ok()?);
             if (is_program || name.starts_with(PROXY))
                 && let Some(times) = times()
             {

@@ -11,5 +11,8 @@ pub mod identity;
 // Call stacks of NCCL's calls.
 mod call_stacks;
 
+// Processor time of threads that launch.
+mod launch_threads;
+
 // A session, from its first look to its files.
 pub mod record;

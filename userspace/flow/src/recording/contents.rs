@@ -8,7 +8,7 @@ use crate::{
     decode::Decoder,
     identity::{CommunicatorFacts, ProcessFacts},
     model::Sampling,
-    schema::{GpuRow, HostInfo, StackRow},
+    schema::{GpuRow, HostInfo, LaunchThreadRow, StackRow},
     wire::ProbeKind,
 };
 
@@ -77,6 +77,8 @@ pub enum Event {
     Stacks { stacks: Vec<StackRow> },
     /// Activity of the host's GPUs until now, in the order in which the driver was asked. Since 1.4.
     Gpus { rows: Vec<GpuRow> },
+    /// Processor time of threads that launch until now, in the order in which they were looked at. Since 1.7.
+    LaunchThreads { rows: Vec<LaunchThreadRow> },
     /// An event that a newer version writes.
     #[serde(other)]
     Unknown,

@@ -1,9 +1,9 @@
 //! Readings of the GPUs once a second, for recordings, metrics and `top`.
 
 use crate::{clock::now_ns, host::host_name, privileges};
-use recording::format::Facts;
+use recording::format::{Facts, LatestFacts};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     io,
     sync::{
         Arc, Mutex, PoisonError,
@@ -38,11 +38,9 @@ pub struct GpuSamples {
     begin: Option<Arc<Sender<()>>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
-    /// The number of the first of `rows`.
-    first: u64,
-    rows: VecDeque<Arc<GpuRow>>,
+    rows: LatestFacts<Arc<GpuRow>>,
     /// Number of rows of the latest reading, which are the last of `rows`.
     latest: usize,
     /// Sums since the first reading, by the number of the GPU.
@@ -51,6 +49,18 @@ struct Shared {
     asked: Option<Instant>,
     /// Reason why there are no rows.
     missing: Option<String>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            rows: LatestFacts::new(MAX_ROWS),
+            latest: 0,
+            totals: BTreeMap::new(),
+            asked: None,
+            missing: None,
+        }
+    }
 }
 
 /// Sums over the rows of a GPU since it was first asked.
@@ -91,10 +101,7 @@ impl GpuSamples {
 
     /// Returns the latest row of each GPU; none while the driver hangs.
     pub fn latest(&self) -> Vec<Arc<GpuRow>> {
-        with(&self.shared, |shared| {
-            let old = shared.rows.len().saturating_sub(shared.latest);
-            if shared.hangs() { Vec::new() } else { shared.rows.iter().skip(old).cloned().collect() }
-        })
+        with(&self.shared, |shared| if shared.hangs() { Vec::new() } else { shared.rows.last(shared.latest) })
     }
 
     /// Returns the sums of each GPU since it was first asked, by its number.
@@ -138,18 +145,11 @@ impl GpuTotals {
 
 impl Facts<Arc<GpuRow>> for GpuSamples {
     fn since(&self, first: u64) -> (Vec<Arc<GpuRow>>, u64) {
-        with(&self.shared, |shared| {
-            let passed = usize::try_from(first.saturating_sub(shared.first)).unwrap_or(usize::MAX);
-            (shared.rows.iter().skip(passed).cloned().collect(), shared.next())
-        })
+        with(&self.shared, |shared| shared.rows.since(first))
     }
 }
 
 impl Shared {
-    fn next(&self) -> u64 {
-        self.first + self.rows.len() as u64
-    }
-
     fn hangs(&self) -> bool {
         self.asked.is_some_and(|asked| asked.elapsed() > PATIENCE)
     }
@@ -159,10 +159,8 @@ impl Shared {
         for row in &rows {
             self.totals.entry(row.gpu).or_default().add(row);
         }
-        self.rows.extend(rows.into_iter().map(Arc::new));
-        while self.rows.len() > MAX_ROWS {
-            self.rows.pop_front();
-            self.first += 1;
+        for row in rows {
+            self.rows.push(Arc::new(row));
         }
     }
 }

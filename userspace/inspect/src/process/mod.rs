@@ -26,7 +26,7 @@ pub use fuse_connections::fuse_connections_that_owe_an_answer;
 pub use identify::Evidence;
 pub use library::{LibraryError, LibraryId, MappedFile, MappedLibrary};
 pub use pid_namespace::in_first_pid_namespace;
-pub use proc_text::{MAX_TEXT, has_ended, read_text, stat_field, status_field};
+pub use proc_text::{MAX_TEXT, has_ended, read_text, run_times, stat_field, status_field};
 pub use returns::{can_end_processes, no_return_probes};
 pub use running::{Process, ProcessError};
 pub use running::{is_gone, try_started};

@@ -31,6 +31,13 @@ pub fn stat_field(stat: &str, field: usize) -> Option<&str> {
     fields.split_ascii_whitespace().nth(field.checked_sub(3)?)
 }
 
+/// Returns the nanoseconds that a thread has been on a processor, and those that it has waited for one, by the text of
+/// its `schedstat` (Documentation/scheduler/sched-stats.rst).
+pub fn run_times(schedstat: &str) -> Option<[u64; 2]> {
+    let mut numbers = schedstat.split_ascii_whitespace().map(|number| number.parse().ok());
+    Some([numbers.next()??, numbers.next()??])
+}
+
 /// Tells whether a thread has ended, by its `status`: it is a zombie, or dead.
 pub fn has_ended(status: &str) -> bool {
     status_field(status, "State").is_some_and(|state| state.starts_with(['Z', 'X']))

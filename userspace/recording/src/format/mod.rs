@@ -12,7 +12,7 @@ mod reader;
 mod segments;
 mod writer;
 
-pub use facts::{Facts, WhoFacts};
+pub use facts::{Facts, LatestFacts, WhoFacts};
 pub use reader::{Damage, Item, Progress, RecordingReader, Selection};
 pub use writer::{BLOCK_TIME, RecordingWriter};
 
@@ -22,7 +22,7 @@ pub const FOLDER: &str = "recording";
 /// Version of the format. Another major version cannot be read; everything known of a newer minor version is
 /// read, and the rest is counted.
 const MAJOR: u16 = 1;
-const MINOR: u16 = 6;
+const MINOR: u16 = 7;
 
 /// First bytes of a segment; its version follows, major and minor, 2 bytes little-endian each.
 const SEGMENT_MAGIC: &[u8; 12] = b"ncclflow rec";

@@ -1,12 +1,13 @@
 use flow::{
     decode::Decoder,
     recording::{Batch, Binding, BlockAbout, BlockKind, Event, Member, Session, append_block},
-    schema::GpuRow,
+    schema::{GpuRow, LaunchThreadRow},
     session::RecordingTotals,
     wire::ProbeKind,
 };
 use std::{
     collections::HashMap,
+    fmt::Debug,
     fs::{self, OpenOptions},
     io::Write as _,
     path::Path,
@@ -21,18 +22,18 @@ use crate::sinks::{OutputDir, Share};
 
 mod removed_segments;
 
-/// A driver that has answered these rows.
+/// Rows that others have found so far.
 #[derive(Clone, Debug, Default)]
-struct Answered(Arc<Mutex<Vec<Arc<GpuRow>>>>);
+struct Found<T>(Arc<Mutex<Vec<Arc<T>>>>);
 
-impl Answered {
-    fn answer(&self, rows: impl IntoIterator<Item = GpuRow>) {
+impl<T> Found<T> {
+    fn add(&self, rows: impl IntoIterator<Item = T>) {
         self.0.lock().unwrap().extend(rows.into_iter().map(Arc::new));
     }
 }
 
-impl Facts<Arc<GpuRow>> for Answered {
-    fn since(&self, first: u64) -> (Vec<Arc<GpuRow>>, u64) {
+impl<T: Debug + Send + Sync> Facts<Arc<T>> for Found<T> {
+    fn since(&self, first: u64) -> (Vec<Arc<T>>, u64) {
         let rows = self.0.lock().unwrap();
         let passed = usize::try_from(first).unwrap_or(usize::MAX).min(rows.len());
         (rows[passed..].to_vec(), rows.len() as u64)
@@ -208,28 +209,32 @@ fn newer_kinds_are_counted_and_newer_formats_refused() {
 }
 
 #[test]
-fn what_gpus_do_after_the_end_is_not_of_the_recording() {
+fn what_gpus_and_threads_do_after_the_end_is_not_of_the_recording() {
     let folder = tempfile::tempdir().unwrap();
-    let row = |ts_ns| GpuRow { ts_ns, ..GpuRow::default() };
-    let gpus = Answered::default();
-    gpus.answer([row(1)]);
+    let (gpus, threads) = (Found::default(), Found::default());
+    let find = |times: &[u64]| {
+        gpus.add(times.iter().map(|ts_ns| GpuRow { ts_ns: *ts_ns, ..GpuRow::default() }));
+        threads
+            .add(times.iter().map(|ts_ns| LaunchThreadRow { ts_ns: *ts_ns, ..LaunchThreadRow::default() }));
+    };
+    find(&[1]);
     let writer = RecordingWriter::create(&OutputDir::open(folder.path()).unwrap(), session()).unwrap();
-    let mut writer = writer.telling_gpus(Some(gpus.clone()));
-    gpus.answer([row(2), row(3)]);
+    let mut writer = writer.telling_gpus(Some(gpus.clone())).telling_launch_threads(threads.clone());
+    find(&[2, 3]);
     writer.push(&batch(0..10)).unwrap();
     writer.write_end("{\"state\":\"makingFiles\"}").unwrap();
     // Files of lines are made between the two ends; the second end takes the place of the first.
-    gpus.answer([row(4)]);
+    find(&[4]);
     writer.write_end("{\"state\":\"complete\"}").unwrap();
     let mut reader = RecordingReader::open(OutputDir::open(&folder.path().join(FOLDER)).unwrap()).unwrap();
-    let mut told = Vec::new();
-    let mut take = |item: Item<'_>| {
-        if let Item::Event(Event::Gpus { rows }) = item {
-            told.extend(rows.iter().map(|row| row.ts_ns));
-        }
+    let mut told = [Vec::new(), Vec::new()];
+    let mut take = |item: Item<'_>| match item {
+        Item::Event(Event::Gpus { rows }) => told[0].extend(rows.iter().map(|row| row.ts_ns)),
+        Item::Event(Event::LaunchThreads { rows }) => told[1].extend(rows.iter().map(|row| row.ts_ns)),
+        _ => {}
     };
     while reader.read_next(&Selection::ALL, &mut take).unwrap() == Progress::Read {}
-    assert_eq!(told, [2, 3]);
+    assert_eq!(told, [[2, 3], [2, 3]]);
 }
 
 #[test]

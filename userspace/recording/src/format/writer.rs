@@ -3,7 +3,7 @@
 use super::{
     FOLDER,
     carried_records::WhatLasts,
-    facts::{Facts, WhoFacts},
+    facts::{Facts, TimedRows, WhoFacts},
     open_block::{OpenBlock, OpenWalks},
     preamble,
     segments::{self, Segment},
@@ -23,7 +23,7 @@ use flow::{
         Batch, Binding, BlockAbout, BlockKind, Event, LostRecords, NewBindings, RemovedRecords, Session,
         append_block, encode_records,
     },
-    schema::{GpuRow, StackRow},
+    schema::{GpuRow, LaunchThreadRow, StackRow},
     session::RecordingTotals,
 };
 use serde::Serialize;
@@ -61,15 +61,12 @@ const BINDINGS_IN_BLOCK: usize = 64;
 /// Most stacks in one block: each has a kilobyte or so.
 const STACKS_IN_BLOCK: usize = 256;
 
-/// Time between two writes of the GPUs' rows, which are also written when the recording ends: many rows
-/// together take a tenth of the bytes.
-const GPU_TIME: Duration = Duration::from_secs(10);
+/// Time between two writes of the rows of GPUs, or of threads, which are also written when the recording
+/// ends: many rows together take a tenth of the bytes.
+const ROWS_TIME: Duration = Duration::from_secs(10);
 
 /// Number of ended processes at which they are looked through.
 const MAX_ENDED: usize = 4096;
-
-/// Activity of the host's GPUs, as others find it.
-type GpuFacts = dyn Facts<Arc<GpuRow>>;
 
 /// A recording being written. Where a block cannot be written, its records are counted as lost and the next
 /// one is tried: one full disk is not the end.
@@ -96,8 +93,10 @@ pub struct RecordingWriter {
     who: Option<Box<dyn WhoFacts>>,
     /// Call stacks, if they are recorded.
     stacks: Option<Box<dyn Facts<Arc<StackRow>>>>,
-    /// Samples of the GPUs, if they are recorded, and the number of the first row that is not written.
-    gpus: Option<(Box<GpuFacts>, u64)>,
+    /// Samples of the GPUs, if they are recorded.
+    gpus: Option<TimedRows<GpuRow>>,
+    /// Processor time of threads that launch, if it is recorded.
+    launch_threads: Option<TimedRows<LaunchThreadRow>>,
     /// Processes that have ended.
     ended: HashSet<u32>,
     /// Used again for each block.
@@ -129,6 +128,7 @@ impl RecordingWriter {
             who: None,
             stacks: None,
             gpus: None,
+            launch_threads: None,
             ended: HashSet::new(),
             encoded: Vec::new(),
             bytes: Vec::new(),
@@ -153,11 +153,13 @@ impl RecordingWriter {
     /// Writes the activity of the GPUs from now on.
     #[must_use]
     pub fn telling_gpus(self, gpus: Option<impl Facts<Arc<GpuRow>> + 'static>) -> Self {
-        let gpus = gpus.map(|gpus| {
-            let (_, next) = gpus.since(u64::MAX);
-            (Box::new(gpus) as _, next)
-        });
-        Self { gpus, ..self }
+        Self { gpus: gpus.map(TimedRows::new), ..self }
+    }
+
+    /// Writes the processor time of threads that launch from now on.
+    #[must_use]
+    pub fn telling_launch_threads(self, threads: impl Facts<Arc<LaunchThreadRow>> + 'static) -> Self {
+        Self { launch_threads: Some(TimedRows::new(threads)), ..self }
     }
 
     /// Removes records, by segments, when they are older than `max_age`.
@@ -169,12 +171,12 @@ impl RecordingWriter {
     /// Tells whether there is work although no records come: then [`Self::idle`] must be called from time to
     /// time.
     pub fn has_idle_work(&self) -> bool {
-        self.max_age.is_some() || self.gpus.is_some()
+        self.max_age.is_some() || self.gpus.is_some() || self.launch_threads.is_some()
     }
 
     /// Does the work that does not wait for records, at this moment of the records' clock.
     pub fn idle(&mut self, now_ns: u64) -> io::Result<()> {
-        self.write_gpus(GPU_TIME)?;
+        self.write_rows(ROWS_TIME)?;
         self.remove_old(now_ns)
     }
 
@@ -260,10 +262,10 @@ impl RecordingWriter {
             stacks.settle();
         }
         let closed = self.close_block().and_then(|()| self.write_who()).and_then(|()| self.write_stacks());
-        let closed = closed.and_then(|()| self.write_gpus(Duration::ZERO));
-        // GPUs are still asked while the files are made. Those rows belong neither to the recording nor to
-        // the files.
-        self.gpus = None;
+        let closed = closed.and_then(|()| self.write_rows(Duration::ZERO));
+        // GPUs are still asked while the files are made, and threads looked at. Those rows belong neither to
+        // the recording nor to the files.
+        (self.gpus, self.launch_threads) = (None, None);
         let ended = self.write_block(&BlockAbout::json(BlockKind::End), report.as_bytes());
         closed.and(ended)
     }
@@ -450,18 +452,17 @@ impl RecordingWriter {
         Ok(())
     }
 
-    /// Writes the activity of the GPUs since the last time, if that is at least `at_least`.
-    fn write_gpus(&mut self, at_least: Duration) -> io::Result<()> {
-        let Some((gpus, first)) = &self.gpus else { return Ok(()) };
-        let (rows, next) = gpus.since(*first);
-        let (Some(oldest), Some(latest)) = (rows.first(), rows.last()) else { return Ok(()) };
-        if u128::from(latest.ts_ns.saturating_sub(oldest.ts_ns)) < at_least.as_nanos() {
-            return Ok(());
+    /// Writes the rows of GPUs, and of threads, since the last time, if that is at least `at_least`.
+    fn write_rows(&mut self, at_least: Duration) -> io::Result<()> {
+        let unwritten = self.gpus.as_ref().and_then(|gpus| gpus.unwritten(at_least, |row| row.ts_ns));
+        if let Some((rows, next)) = unwritten {
+            self.write_json(BlockKind::Event, &Event::Gpus { rows })?;
+            self.gpus.iter_mut().for_each(|gpus| gpus.1 = next);
         }
-        let rows = rows.iter().map(|row| GpuRow::clone(row)).collect();
-        self.write_json(BlockKind::Event, &Event::Gpus { rows })?;
-        if let Some((_, first)) = &mut self.gpus {
-            *first = next;
+        let threads = self.launch_threads.as_ref();
+        if let Some((rows, next)) = threads.and_then(|threads| threads.unwritten(at_least, |row| row.ts_ns)) {
+            self.write_json(BlockKind::Event, &Event::LaunchThreads { rows })?;
+            self.launch_threads.iter_mut().for_each(|threads| threads.1 = next);
         }
         Ok(())
     }

@@ -122,6 +122,11 @@ impl Pipeline {
                     self.output.push_gpu(row);
                 }
             }
+            Item::Event(recording::Event::LaunchThreads { rows }) => {
+                for row in &rows {
+                    self.output.push_launch_thread(row);
+                }
+            }
             Item::Event(_) | Item::End(_) => {}
         }
     }

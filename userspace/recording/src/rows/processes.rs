@@ -12,7 +12,7 @@ use flow::{
     model::{
         ApiOutput, ApiSession, FlowRecord, ModelCounters, Node, Rows, Sampling, Session, other_call_row,
     },
-    schema::{GpuRow, HostInfo, StackRow},
+    schema::{GpuRow, HostInfo, LaunchThreadRow, StackRow},
     session::WindowIterations,
 };
 
@@ -178,6 +178,15 @@ impl Output {
             && let Some(sink) = self.files.sink()
         {
             sink.gpu(row);
+        }
+    }
+
+    /// Passes on the processor time of a thread that launches.
+    pub(crate) fn push_launch_thread(&mut self, row: &LaunchThreadRow) {
+        if !self.is_over_limit
+            && let Some(sink) = self.files.sink()
+        {
+            sink.launch_thread(row);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{any::Any, fmt};
 
-use flow::schema::{ApiCall, GpuRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow};
+use flow::schema::{ApiCall, GpuRow, LaunchThreadRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow};
 
 /// Receiver of a session's rows. By default, rows are ignored.
 pub trait Sink: Any + fmt::Debug + Send {
@@ -33,6 +33,9 @@ pub trait Sink: Any + fmt::Debug + Send {
 
     /// Takes the activity of a GPU of the host, in the order of time.
     fn gpu(&mut self, _row: &GpuRow) {}
+
+    /// Takes the processor time of a thread that launches, in the order of time.
+    fn launch_thread(&mut self, _row: &LaunchThreadRow) {}
 
     /// Takes a call of another function of the API.
     fn other_call(&mut self, _row: &OtherCallRow) {}

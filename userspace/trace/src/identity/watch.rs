@@ -1,7 +1,10 @@
 //! Looks at processes and communicators as they come, without keeping anybody waiting: a thread of its own
 //! reads communicators.
 
-use crate::health::Health;
+use crate::{
+    health::Health,
+    launch_threads::{LaunchThreads, LaunchWatch},
+};
 use flow::{
     decode::{Decoder, RecordView},
     identity::ProcessFacts,
@@ -38,6 +41,8 @@ pub(crate) struct Who {
     users: OnceLock<Users>,
     pub(crate) registry: Registry,
     to_thread: Option<SyncSender<Look>>,
+    /// Threads that launch, which records tell of, too.
+    pub(crate) threads: LaunchThreads,
 }
 
 /// A communicator to look at.
@@ -58,7 +63,8 @@ impl Who {
         let work = move || look_at_communicators(&looks, &found);
         let thread = health.spawn("ncclflow-who", privileges::READS_PROCESSES, work);
         let to_thread = thread.is_ok().then_some(to_thread);
-        Self { options, host, users: OnceLock::new(), registry, to_thread }
+        let threads = LaunchThreads::start(&host, health);
+        Self { options, host, users: OnceLock::new(), registry, to_thread, threads }
     }
 
     /// Finds the facts of a process, for its report and for those who write recordings.
@@ -107,6 +113,7 @@ impl Who {
     /// gets the facts.
     pub(crate) fn watch(&self) -> CommunicatorWatch {
         CommunicatorWatch {
+            threads: self.threads.watch(),
             registry: self.registry.clone(),
             to_thread: self.to_thread.clone(),
             seen: HashSet::new(),
@@ -118,6 +125,7 @@ impl Who {
 /// Watch of a recording's records for communicators that were not seen before.
 #[derive(Debug)]
 pub(crate) struct CommunicatorWatch {
+    threads: LaunchWatch,
     registry: Registry,
     to_thread: Option<SyncSender<Look>>,
     seen: HashSet<Seen>,
@@ -136,6 +144,7 @@ impl WhoFacts for CommunicatorWatch {
     }
 
     fn note(&mut self, binding: &Binding, record: &RecordView<'_>) {
+        self.threads.note(binding, record);
         let Some(seen) = seen(binding, record) else { return };
         if self.last == Some(seen) {
             return;

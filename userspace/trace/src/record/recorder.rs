@@ -247,6 +247,7 @@ impl<'a> Recording<'a> {
             .telling_who(self.who.watch())
             .telling_stacks(self.stacks.as_ref().map(|stacks| stacks.book.clone()))
             .telling_gpus(self.options.gpus.clone())
+            .telling_launch_threads(self.who.threads.clone())
             .keeping_for(self.options.max_age);
         let (mut writer, mut limits) = (Box::new(writer), None);
         if let (Some((report, hits)), Some(WindowOptions { max_ops, iterations, .. })) = (window, windows) {

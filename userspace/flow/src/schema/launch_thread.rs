@@ -1,0 +1,23 @@
+//! Processor time of threads that launch.
+
+row! {
+    /// A thread that launches collectives, over about a second. Of the rest of `period_ns` it slept.
+    #[derive(Default, Eq)]
+    pub struct LaunchThreadRow {
+        /// When the thread was looked at, on `CLOCK_MONOTONIC`.
+        "ts_ns": Measured "ns", ts_ns: u64;
+        /// Time since the look before.
+        "period_ns": Measured "ns", period_ns: u64;
+        /// Host name, as in the ops of the process.
+        "host": Identity, host: String;
+        /// Process ID, as in the ops of the process.
+        "pid": Identity, pid: u32;
+        /// Thread ID, as in the calls of the thread.
+        "tid": Identity, tid: u32;
+        /// Time in which it ran.
+        "ran_ns": Measured "ns", ran_ns: u64;
+        /// Time in which it was ready to run and waited for a processor. The kernel counts a wait when it ends,
+        /// so it can be longer than `period_ns`.
+        "waited_ns": Measured "ns", waited_ns: u64;
+    }
+}
