@@ -1,6 +1,6 @@
-//! How often `check` names who makes a job slow, and how often it accuses somebody of a healthy one: jobs on the
-//! bed with faults that the seed chooses. The tool under test sees its own recording and nothing else. What is
-//! found are figures: a wrong verdict is no failure of the bench.
+//! How often `check` names who makes a job slow, and how often it accuses somebody of a healthy one: jobs on
+//! the bed with faults that the seed chooses. The tool under test sees its own recording and nothing else. What
+//! is found are figures: a wrong verdict is no failure of the bench.
 
 mod answer;
 mod draw;

@@ -119,8 +119,8 @@ impl Case {
             _ if ranks > 4 => Way::SharedMemory,
             _ => pick(&mut random, &[Way::SharedMemory, Way::SharedMemory, Way::Sockets, Way::Hosts]),
         };
-        // A host that comes late holds nobody up while its GPU has work that was launched before, and a process
-        // of the bed that does not run is a GPU that does not run.
+        // A host that comes late holds nobody up while its GPU has work that was launched before, and a
+        // process of the bed that does not run is a GPU that does not run.
         let is_of_host =
             matches!(kind, FaultKind::Host | FaultKind::Pause | FaultKind::Stopped | FaultKind::Processor);
         let syncs = is_of_host || random.below(2) == 0;

@@ -51,7 +51,7 @@ pub(super) struct Traced {
     /// The session's report at its end.
     report: Value,
     items: Vec<Kept>,
-    /// Launches with which channels and connections came, which the kernel sends once: no cut is without them.
+    /// Launches with which channels and connections came, which the kernel sends once: all cuts have them.
     lasting: HashSet<(u32, u32, u64)>,
     gpus: Vec<GpuRow>,
 }
