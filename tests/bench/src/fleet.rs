@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<Value> {
     let (ncclflow, folder) = (programs()?.join("ncclflow"), kept_folder("fleet")?);
     let (recordings, tables) = (folder.join("recordings"), folder.join("tables"));
     let size = Size { ranks: args.ranks, per_host: PER_HOST, collectives: Some(args.collectives) };
-    let made = make(&Recorded::read(&args.recording)?, &recordings, &size, |_, _| true)?;
+    let made = make(&Recorded::read(&args.recording)?, &recordings, &size, |_, _| true, |_, _| 0)?;
     eprintln!("checking");
     let mut check = Command::new(&ncclflow);
     check.arg("check").arg("--json").args(&made.folders).stdout(fs::File::create(folder.join("check.json"))?);

@@ -42,7 +42,8 @@ pub(crate) fn run(args: &Args, rounds: usize) -> Result<Value> {
     let folder = kept_folder("report-bench")?;
     eprintln!("making the recordings");
     let size = Size { ranks: args.ranks, per_host: PER_HOST, collectives: Some(args.collectives) };
-    let made = make(&Recorded::read(&args.recording)?, &folder.join("recordings"), &size, |_, _| true)?;
+    let made =
+        make(&Recorded::read(&args.recording)?, &folder.join("recordings"), &size, |_, _| true, |_, _| 0)?;
     eprintln!("making the page");
     let page = folder.join("report.html");
     let mut report = Command::new(programs()?.join("ncclflow"));

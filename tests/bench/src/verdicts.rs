@@ -1,10 +1,11 @@
-//! How often `check` names who makes a job slow, and how often it accuses somebody of a healthy one: jobs on the
-//! bed with faults that the seed chooses. The tool under test sees its own recording and nothing else. What is
-//! found are figures: a wrong verdict is no failure of the bench.
+//! How often `check` names who makes a job slow, and how often it accuses somebody of a healthy one: jobs on
+//! the bed with faults that the seed chooses. The tool under test sees its own recording and nothing else. What
+//! is found are figures: a wrong verdict is no failure of the bench.
 
 mod answer;
 mod draw;
 mod figures;
+mod fleets;
 mod traced;
 mod trial;
 
@@ -17,6 +18,7 @@ use self::{
     answer::Answer,
     draw::{Case, FaultKind},
     figures::{Judged, Outcome},
+    fleets::Fleets,
     traced::Traced,
     trial::Trial,
 };
@@ -43,10 +45,18 @@ pub(crate) struct Args {
     /// Cuts of each of those
     #[arg(long, value_name = "N", default_value_t = 3)]
     cuts: u64,
+
+    /// Jobs of `--fleet-ranks` that are made of one of those, some with a host that launches late
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "traces")]
+    fleets: u64,
+
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    fleet_ranks: u32,
 }
 
 pub(crate) fn run(bench: &mut Bench, args: &Args) -> Result<Value> {
     let (mut table, mut judged) = (Table::default(), Vec::new());
+    let ncclflow = bench.programs.join("ncclflow");
     for run in 0..args.runs {
         let case = Case::draw(args.seed, run, args.only);
         let trial = trial::run(bench, &case)
@@ -64,7 +74,7 @@ pub(crate) fn run(bench: &mut Bench, args: &Args) -> Result<Value> {
                 let trial = trace
                     .cut(&mut draw::random(args.seed, run), &output)
                     .inspect(|seconds| length = *seconds)
-                    .and_then(|_| trial::check(&bench.programs.join("ncclflow"), &output))
+                    .and_then(|_| trial::check(&ncclflow, &[output]))
                     .map(|check| {
                         let [healthy_ms, iteration_ms] = trace.iterations_ms;
                         let trial = Trial { answer: Answer::read(&check), healthy_ms, iteration_ms };
@@ -74,6 +84,22 @@ pub(crate) fn run(bench: &mut Bench, args: &Args) -> Result<Value> {
                 let fault = format!("{} {:?}", trace.truth.kind, trace.truth.ranks);
                 judged.extend(judged_row(&mut table, run, &job, &fault, trial));
             }
+        }
+    }
+    if let Some(folder) = args.traces.as_ref().filter(|_| args.fleets > 0) {
+        let fleets = Fleets::read(folder)?;
+        for run in 1_000..1_000 + args.fleets {
+            let made = fleets.run(&ncclflow, &bench.fresh("fleet"), args.fleet_ranks, [args.seed, run]);
+            let fault = made.as_ref().map_or_else(|_| String::new(), |large| large.fault.to_string());
+            let trial = made.map(|large| {
+                let percent = large.fault.percent;
+                let healthy_ms = fleets.iteration_ms;
+                let iteration_ms = healthy_ms * (1.0 + percent / 100.0);
+                let trial = Trial { answer: Answer::read(&large.check), healthy_ms, iteration_ms };
+                Some(Judged::new(&large.truth, Some(percent), trial))
+            });
+            let job = format!("{} made of 4", args.fleet_ranks);
+            judged.extend(judged_row(&mut table, run, &job, &fault, trial));
         }
     }
     let accused = judged.iter().filter(|one| one.outcome == Outcome::FalselyAccused).count();

@@ -1,6 +1,6 @@
 //! What the emulated GPUs do, in a file that the NVML double (`tests/nvml-double`, which has the same numbers)
-//! answers from: 32 slots of sixteen 64-bit words. The last eight are for tests to write, but in jobs whose GPUs
-//! compute in each iteration: there they have what GPM says of that ([`GpuState::tell`]).
+//! answers from: 32 slots of sixteen 64-bit words. The last eight are for tests to write, but in jobs whose
+//! GPUs compute in each iteration: there they have what GPM says of that ([`GpuState::tell`]).
 
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd as _;

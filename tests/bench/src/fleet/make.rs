@@ -53,12 +53,14 @@ pub(crate) struct Fleet {
 }
 
 /// Makes a large job of a recording, with a folder for each host in `output`, which must not exist. `keeps`:
-/// whether a rank has this record, by the recording's own header.
+/// whether a rank has this record, by the recording's own header. `later`: by how much (ns) a rank does later what it
+/// did at this time of the recording.
 pub(crate) fn make(
     recorded: &Recorded,
     output: &Path,
     size: &Size,
     keeps: impl Fn(u32, RecordHeader) -> bool,
+    later: impl Fn(u32, u64) -> u64,
 ) -> Result<Fleet> {
     let all = size.ranks;
     let originals = processes(recorded);
@@ -86,7 +88,8 @@ pub(crate) fn make(
             shift_ns: up_ns + u64::from(run) * job.span_ns + u64::from(rank % 97) * 1000,
         };
         let pids: Vec<u32> = ranks.clone().map(|rank| place(0, 0, rank).tgid).collect();
-        let ended_ns = until_ns + up_ns + u64::from(runs - 1) * job.span_ns + open_ns;
+        let latest_ns = until_ns + ranks.clone().map(|rank| later(rank, until_ns)).max().unwrap_or(0);
+        let ended_ns = latest_ns + up_ns + u64::from(runs - 1) * job.span_ns + open_ns;
         let session = session(recorded, &name, up_ns, ended_ns, &pids)?;
         let folder = output.join(&name);
         let dir = OutputDir::create(&folder)?;
@@ -103,7 +106,8 @@ pub(crate) fn make(
                     }
                     let copies = ranks.clone().filter(|rank| rank % copied == *original);
                     for rank in copies.filter(|rank| keeps(*rank, header)) {
-                        let place = place(run, *original, rank);
+                        let mut place = place(run, *original, rank);
+                        place.shift_ns += later(rank, header.ts_ns);
                         batch.push(&rewritten(record, header, &recorded.bindings, place, &job));
                         if batch.is_full() {
                             writer.push(&Arc::new(std::mem::take(&mut batch)))?;

@@ -45,7 +45,7 @@ fn checked(
 ) -> Result<CheckReport> {
     let folder = tempfile::tempdir()?;
     let size = Size { ranks, per_host: ranks / 2, collectives: None };
-    let fleet = make(recorded, &folder.path().join("fleet"), &size, keeps)?;
+    let fleet = make(recorded, &folder.path().join("fleet"), &size, keeps, |_, _| 0)?;
     assert_eq!(fleet.folders.len(), 2);
     check(&fleet.folders, &mut |_, _| ())
 }

@@ -85,6 +85,24 @@ pub(super) struct Case {
     pub(super) fault: Fault,
 }
 
+impl Fault {
+    /// The verdict that is right, in a job of so many ranks.
+    pub(super) fn truth(&self, ranks: u32) -> Truth {
+        let rank = i64::from(self.rank);
+        let after = i64::from((self.rank + 1) % ranks);
+        let (kind, ranks, peer) = match self.kind {
+            FaultKind::None => ("nobody", BTreeSet::new(), None),
+            FaultKind::Gpu => ("gpu", BTreeSet::from([rank]), None),
+            FaultKind::Host | FaultKind::Pause | FaultKind::Stopped | FaultKind::Processor => {
+                ("host", BTreeSet::from([rank]), None)
+            }
+            FaultKind::Link => ("link", BTreeSet::from([rank]), Some(after)),
+            FaultKind::Stage => ("stage", (rank..i64::from(ranks)).collect(), None),
+        };
+        Truth { kind, ranks, peer }
+    }
+}
+
 impl Case {
     /// Draws the case of a run.
     pub(super) fn draw(seed: u64, run: u64, only: Option<FaultKind>) -> Self {
@@ -101,8 +119,8 @@ impl Case {
             _ if ranks > 4 => Way::SharedMemory,
             _ => pick(&mut random, &[Way::SharedMemory, Way::SharedMemory, Way::Sockets, Way::Hosts]),
         };
-        // A host that comes late holds nobody up while its GPU has work that was launched before, and a process
-        // of the bed that does not run is a GPU that does not run.
+        // A host that comes late holds nobody up while its GPU has work that was launched before, and a
+        // process of the bed that does not run is a GPU that does not run.
         let is_of_host =
             matches!(kind, FaultKind::Host | FaultKind::Pause | FaultKind::Stopped | FaultKind::Processor);
         let syncs = is_of_host || random.below(2) == 0;
@@ -110,7 +128,12 @@ impl Case {
         let fault = Fault {
             kind,
             rank: if is_pipeline && kind == FaultKind::Stage { 2 } else { below(&mut random, ranks) },
-            percent: if kind == FaultKind::None { 0.0 } else { size(&mut random, kind) },
+            percent: match kind {
+                FaultKind::None => 0.0,
+                // Shorter moments than the kernel's time slices cannot be taken away.
+                FaultKind::Stopped | FaultKind::Processor => percent(&mut random, 10.0),
+                _ => percent(&mut random, 2.0),
+            },
             every: pick(&mut random, &[3, 5, 10]),
         };
         Self {
@@ -128,20 +151,8 @@ impl Case {
         }
     }
 
-    /// The verdict that is right.
     pub(super) fn truth(&self) -> Truth {
-        let rank = i64::from(self.fault.rank);
-        let after = i64::from((self.fault.rank + 1) % self.ranks);
-        let (kind, ranks, peer) = match self.fault.kind {
-            FaultKind::None => ("nobody", BTreeSet::new(), None),
-            FaultKind::Gpu => ("gpu", BTreeSet::from([rank]), None),
-            FaultKind::Host | FaultKind::Pause | FaultKind::Stopped | FaultKind::Processor => {
-                ("host", BTreeSet::from([rank]), None)
-            }
-            FaultKind::Link => ("link", BTreeSet::from([rank]), Some(after)),
-            FaultKind::Stage => ("stage", (rank..i64::from(self.ranks)).collect(), None),
-        };
-        Truth { kind, ranks, peer }
+        self.fault.truth(self.ranks)
     }
 
     /// What the fault adds to an iteration that takes so long without it, in percent. What a limit on the
@@ -227,13 +238,8 @@ pub(super) fn random(seed: u64, run: u64) -> Random {
     random
 }
 
-/// Percent of an iteration: as many small ones as large ones.
-fn size(random: &mut Random, kind: FaultKind) -> f64 {
-    let least = match kind {
-        // Shorter moments than the kernel's time slices cannot be taken away.
-        FaultKind::Stopped | FaultKind::Processor => 10.0_f64,
-        _ => 2.0,
-    };
+/// Percent of an iteration, `least` or more: as many small ones as large ones.
+pub(super) fn percent(random: &mut Random, least: f64) -> f64 {
     let part = f64::from(below(random, 1001)) / 1000.0;
     least * (150.0 / least).powf(part)
 }

@@ -51,7 +51,7 @@ pub(super) struct Traced {
     /// The session's report at its end.
     report: Value,
     items: Vec<Kept>,
-    /// Launches with which channels and connections came, which the kernel sends once: no cut is without them.
+    /// Launches with which channels and connections came, which the kernel sends once: all cuts have them.
     lasting: HashSet<(u32, u32, u64)>,
     gpus: Vec<GpuRow>,
 }
@@ -233,7 +233,7 @@ fn gpu_rows(samples: &Path, report: &Value) -> Result<Vec<GpuRow>> {
 }
 
 /// Mean time of an iteration of a job, as its own program has measured it.
-fn iteration_ms(job: &Path) -> Result<f64> {
+pub(super) fn iteration_ms(job: &Path) -> Result<f64> {
     let path: PathBuf = job.join("truth.json");
     let text = fs::read_to_string(&path).with_context(|| format!("reading `{}`", path.display()))?;
     // One object of each rank, one behind the other.

@@ -93,7 +93,7 @@ pub(super) fn run(bench: &mut Bench, case: &Case) -> Result<Option<Trial>> {
     if !status.success() {
         bail!("ncclflow ended with {status}: {said}");
     }
-    let answer = Answer::read(&check(&bench.programs.join("ncclflow"), &output)?);
+    let answer = Answer::read(&check(&bench.programs.join("ncclflow"), &[output])?);
     // Other work on this machine comes and goes: what is usual is looked at on both sides of the fault.
     let before_ms = iteration(&job.log, case.ranks, begun + SETTLES, healthy_until)?;
     let after_ms = iteration(&job.log, case.ranks, mended + SETTLES, ended)?;
@@ -138,9 +138,9 @@ fn record(bench: &Bench, case: &Case, job: &Job, files: &Files, output: &Path) -
 }
 
 /// What `check --json` prints.
-pub(super) fn check(ncclflow: &Path, recording: &Path) -> Result<Value> {
+pub(super) fn check(ncclflow: &Path, recordings: &[PathBuf]) -> Result<Value> {
     // The exit code tells what was found.
-    let output = Command::new(ncclflow).args(["check", "--json"]).arg(recording).output()?;
+    let output = Command::new(ncclflow).args(["check", "--json"]).args(recordings).output()?;
     serde_json::from_slice(&output.stdout)
         .with_context(|| format!("`check`: {}", String::from_utf8_lossy(&output.stderr)))
 }

@@ -1,6 +1,9 @@
 //! Network namespaces that stand for hosts: on one bridge, each with an address.
 
-use std::process::{Command, Stdio};
+use std::{
+    process::{Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use test_support::need;
 
@@ -25,7 +28,9 @@ fn ip(words: &str) -> bool {
 impl Namespaces {
     /// Makes them, with an interface `eth0` in each; `None`, as a skip, where none can be made.
     pub fn start(count: u32) -> Option<Self> {
-        let us = std::process::id() % 100_000;
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        // What was made before goes when its last process has, which can be a little later.
+        let us = format!("{}x{}", std::process::id() % 100_000, MADE.fetch_add(1, Ordering::Relaxed) % 100);
         let made = Self { bridge: format!("nfb{us}"), prefix: format!("nfh{us}-"), count };
         let bridge = &made.bridge;
         let mut is_made =
