@@ -34,9 +34,9 @@ pub fn headline(report: &CheckReport) -> String {
 
 /// Writes the report, the headline first.
 pub fn write_check(report: &CheckReport, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
-    let mut window = None;
+    let (mut window, said) = (None, headline(report));
     let all_slow = report.slow.iter().filter(|_| report.slow_jobs.is_empty()).chain(&report.slow_jobs);
-    all_slow.into_iter().try_for_each(|slow| slow.write(out))?;
+    all_slow.into_iter().try_for_each(|slow| slow.write(&said, out))?;
     for communicator in &report.communicators {
         if communicator.window != window {
             window.clone_from(&communicator.window);

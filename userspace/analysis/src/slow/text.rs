@@ -223,11 +223,13 @@ impl Slow {
         }
     }
 
-    /// Writes causes, evidence, and what was not seen.
-    pub fn write(&self, out: &mut dyn io::Write) -> io::Result<()> {
+    /// Writes causes, evidence, and what was not seen. `said`: the headline, which is not said again.
+    pub fn write(&self, said: &str, out: &mut dyn io::Write) -> io::Result<()> {
         let is_named = !matches!(self.first.kind, Kind::Nobody | Kind::Unknown);
         for cause in std::iter::once(&self.first).filter(|_| is_named).chain(&self.others) {
-            writeln!(out, "{} {}", if cause.is_note { "note:" } else { "!" }, cause.text)?;
+            if !said.contains(&cause.text) {
+                writeln!(out, "{} {}", if cause.is_note { "note:" } else { "!" }, cause.text)?;
+            }
             cause.evidence.iter().try_for_each(|line| writeln!(out, "    {line}"))?;
         }
         self.not_seen.iter().try_for_each(|what| writeln!(out, "not seen: {what}"))
