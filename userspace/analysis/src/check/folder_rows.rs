@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry};
 
-use flow::schema::{ApiCall, GpuRow, MessageRow, Op, RankKey};
+use flow::schema::{ApiCall, GpuRow, LaunchThreadRow, MessageRow, Op, RankKey};
 use nccl_library::nccl::Direction;
 
 use super::{
@@ -152,6 +152,10 @@ impl Sink for FolderRows {
 
     fn gpu(&mut self, row: &GpuRow) {
         self.slow.gpu(row);
+    }
+
+    fn launch_thread(&mut self, row: &LaunchThreadRow) {
+        self.slow.launch_thread(row);
     }
 
     fn call(&mut self, call: &ApiCall) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     activity::{Activity, Mean, Measure},
-    gathered::{CommunicatorRows, Gathered, Member},
+    gathered::{CommunicatorRows, Gathered, Member, ProcessorTime},
     launches::{Late, median},
     longest_waits::RankWaits,
     shares::Shares,
@@ -34,6 +34,8 @@ pub(super) struct RankEvidence {
     pub(super) tensor: Option<Mean>,
     pub(super) memory: Option<Mean>,
     pub(super) utilization: Option<Mean>,
+    /// Of its launching thread.
+    pub(super) processor: Option<ProcessorTime>,
 }
 
 /// The job's iterations.
@@ -135,7 +137,8 @@ fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members
             gpu: facts.gpu,
         };
         let activity = folders.get(of.0).and_then(|gathered| gathered.activity(facts));
-        RankEvidence::new(name, activity, span(of.0))
+        let processor = folders.get(of.0).and_then(|gathered| gathered.processor_time(facts.pid));
+        RankEvidence { processor, ..RankEvidence::new(name, activity, span(of.0)) }
     });
     let ranks = ranks.collect();
     let mean_ns = sequence_ns(folders, &members);
@@ -245,6 +248,7 @@ impl RankEvidence {
             tensor: mean(Measure::Tensor),
             memory: mean(Measure::Memory),
             utilization: mean(Measure::Utilization),
+            processor: None,
         }
     }
 }

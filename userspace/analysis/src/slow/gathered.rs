@@ -1,9 +1,12 @@
 //! Rows of a folder, gathered for the verdict.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
 
 use flow::{
-    schema::{CommunicatorReport, GpuRow, Op, RankKey},
+    schema::{CommunicatorReport, GpuRow, LaunchThreadRow, Op, RankKey},
     session::SessionReport,
 };
 use nccl_library::nccl::Name;
@@ -50,6 +53,14 @@ pub(super) struct CommunicatorRows {
     last: BTreeMap<i32, u64>,
 }
 
+/// Processor time of a thread while it was looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ProcessorTime {
+    pub(super) ran: Duration,
+    pub(super) waited: Duration,
+    pub(super) all: Duration,
+}
+
 /// Rows of a folder.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
@@ -64,6 +75,8 @@ pub(crate) struct Gathered {
     pub(super) sequences: HashMap<u32, u64>,
     /// Activity of GPUs: NVML's number, UUID and PCI address, as rows have them.
     pub(super) gpus: BTreeMap<(u32, Option<String>, Option<String>), Activity>,
+    /// Processor time of threads that launch, by process and thread.
+    threads: HashMap<(u32, u32), ProcessorTime>,
     /// Wall times of the first and the last launch.
     pub(super) span_ns: Option<(u64, u64)>,
 }
@@ -133,6 +146,19 @@ impl Gathered {
     pub(crate) fn gpu(&mut self, row: &GpuRow) {
         let gpu = (row.gpu, row.gpu_uuid.clone(), row.bus_id.clone());
         self.gpus.entry(gpu).or_default().add(row, row.ts_ns.saturating_add(self.offset_ns));
+    }
+
+    pub(crate) fn launch_thread(&mut self, row: &LaunchThreadRow) {
+        let time = self.threads.entry((row.pid, row.tid)).or_default();
+        time.ran = time.ran.saturating_add(Duration::from_nanos(row.ran_ns));
+        time.waited = time.waited.saturating_add(Duration::from_nanos(row.waited_ns));
+        time.all = time.all.saturating_add(Duration::from_nanos(row.period_ns));
+    }
+
+    /// Returns the processor time of the thread of a process that asked for most.
+    pub(super) fn processor_time(&self, pid: u32) -> Option<ProcessorTime> {
+        let of_process = self.threads.iter().filter(|((of, _), _)| *of == pid).map(|(_, time)| *time);
+        of_process.max_by_key(|time| time.ran.saturating_add(time.waited))
     }
 
     /// Returns what a rank is of: known from another communicator, by process and GPU, or new.

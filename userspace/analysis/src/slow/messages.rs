@@ -86,7 +86,10 @@ fn of_rank(evidence: &Evidence, ranks: &[WaitingRank], of: &WaitingRank, is_end:
         kind: Kind::Host,
         ranks: vec![name.rank],
         text: text::host(name, &pauses, false, iteration, percent),
-        evidence: vec![waits],
+        evidence: [waits]
+            .into_iter()
+            .chain(text::host_evidence(evidence.ranks.get(of.rank)?, &pauses, None, false))
+            .collect(),
         ..Cause::sized(percent, iteration, if pauses.is_late() { 0.95 } else { 0.85 })
     })
 }

@@ -1,6 +1,6 @@
 //! The verdict's sentences.
 
-use std::io;
+use std::{io, time::Duration};
 
 use flow::text::{joined, spaced_seconds};
 
@@ -145,6 +145,14 @@ pub(super) fn host_evidence(
             spaced_seconds(pauses.typical_ns),
             pauses.late_percent,
             pauses.iterations
+        ));
+    }
+    if let Some(time) = rank.processor.filter(|time| !time.all.is_zero()) {
+        let share = |part: Duration| part.div_duration_f64(time.all) * 100.0;
+        lines.push(format!(
+            "the thread that launches ran {:.0} % of the time, and waited for a processor {:.0} %",
+            share(time.ran),
+            share(time.waited)
         ));
     }
     if let Some(idle) = idle {
