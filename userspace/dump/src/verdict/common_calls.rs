@@ -30,6 +30,9 @@ const COMMON: [&str; 11] = [
     "ncclDevCommDestroy",
 ];
 
+/// Calls of them that end a communicator: as far as they wait for other ranks, for those of the same node.
+const ENDING: [&str; 3] = ["ncclCommFinalize", "ncclCommDestroy", "ncclCommAbort"];
+
 /// A call in which ranks of a communicator wait for its others.
 #[derive(Clone, Debug)]
 pub(super) struct CommonCall {
@@ -130,7 +133,14 @@ pub(super) fn common_call(case: &Case<'_>) -> Option<Verdict> {
     let function = &call.function;
     let is_in_another = |rank: &u32| call.elsewhere.contains_key(rank);
     let outside = case.ranks_where(|rank| !call.inside.contains_key(&rank.rank));
-    let (others, outside): (Vec<u32>, Vec<u32>) = outside.into_iter().partition(is_in_another);
+    let (others, mut outside): (Vec<u32>, Vec<u32>) = outside.into_iter().partition(is_in_another);
+    if ENDING.contains(&&**function) {
+        let node = |rank: &u32| case.ranks.get(rank).map(|rank| (rank.host.as_str(), rank.node));
+        let waits_there: BTreeSet<_> = call.inside.keys().map(node).collect();
+        if outside.iter().any(|rank| waits_there.contains(&node(rank))) {
+            outside.retain(|rank| waits_there.contains(&node(rank)));
+        }
+    }
     let mut evidence =
         vec![format!("no NCCL op in flight, and nothing was launched for {:.1} s", case.seconds)];
     let inferred = if call.is_inferred { " (inferred: who is in it is of this communicator)" } else { "" };
@@ -159,7 +169,8 @@ pub(super) fn common_call(case: &Case<'_>) -> Option<Verdict> {
         evidence.push("cannot tell whether ranks that were not read have called it".to_owned());
         return Some(Verdict { evidence, ..Verdict::default() });
     }
-    Some(case.stuck(Kind::CallNotMade, outside, evidence))
+    let victims = call.inside.keys().copied().chain(others).collect::<BTreeSet<u32>>();
+    Some(Verdict::stuck(Kind::CallNotMade, outside, victims, evidence))
 }
 
 #[cfg(test)]
@@ -206,6 +217,26 @@ mod tests {
         check(&all[0].verdict, State::Stuck, &[1], &[0], "rank 1 has not called ncclCommWindowRegister");
         check(&all[1].verdict, State::Stuck, &[0], &[1], "rank 0 has not called ncclCommWindowRegister");
         assert!(all.iter().all(|one| !one.verdict.evidence.iter().any(|line| line.contains("inferred"))));
+    }
+
+    #[test]
+    fn the_end_of_a_communicator_waits_for_the_ranks_of_its_node() {
+        let judged = |call| {
+            let processes = [
+                process(10, 1, Some(call)),
+                process(11, 1, None),
+                process(12, 1, None),
+                process(13, 1, None),
+            ];
+            let mut all = [communicator("a", &[10, 11, 12, 13])];
+            for rank in &mut all[0].ranks[2..] {
+                rank.node = 1;
+            }
+            judge_all(&mut all, &processes);
+            all[0].verdict.culprits.clone()
+        };
+        assert_eq!(judged("ncclCommFinalize"), [1]);
+        assert_eq!(judged("ncclCommSplit"), [1, 2, 3]);
     }
 
     #[test]

@@ -243,7 +243,7 @@ const DESTROYS: Kind = Kind {
     ..PLAIN
 };
 
-/// Up to 2.28 the end of a communicator does not wait for all ranks.
+/// Up to 2.28 the end of a communicator does not wait for the other ranks of its node.
 const BLOCKING_END: u32 = 29;
 
 /// The rank's output goes into a pipe that nobody reads, as of a launcher that waits for its end first (see the warning at
@@ -428,7 +428,6 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "split-sockets", over: Sockets, ..SPLIT },
     FINALIZE,
     ENDS,
-    Kind { name: "ends-in-other-orders-sockets", over: Sockets, ..ENDS },
     DESTROYS,
     FULL_PIPE,
     POLLS,
