@@ -1,0 +1,73 @@
+//! The bed's slow jobs are slow as they are told to be: what `check` says of them is measured by a bench,
+//! which takes this for granted.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::os::unix::fs::FileExt as _;
+
+use ncclflow_e2e::harness::{job::VERSIONS, prelude::*};
+
+/// Where the tensor cores' activity is in the file of what GPUs do: bytes of a slot, and offset in it.
+const SLOT: u64 = 128;
+const TENSOR: u64 = 88;
+
+/// Percent of the time in which the tensor cores of a GPU computed, by what NVML would say.
+fn tensor(states: &Path, gpu: u64) -> u64 {
+    let mut bytes = [0; 8];
+    File::open(states).unwrap().read_exact_at(&mut bytes, gpu * SLOT + TENSOR).unwrap();
+    u64::from_le_bytes(bytes) / 100
+}
+
+/// Milliseconds of the iterations of a rank that have begun so far.
+fn iterations(job: &World, rank: u32) -> Vec<u64> {
+    let text = fs::read_to_string(job.path(&format!("iterations.rank{rank}"))).unwrap();
+    let begins: Vec<u64> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    begins.windows(2).map(|pair| (pair[1] - pair[0]) / 1_000_000).collect()
+}
+
+/// What all ranks' iterations take at least, of the latest three.
+fn least(job: &World) -> u64 {
+    let latest = |rank| iterations(job, rank).into_iter().rev().take(3);
+    (0..3).flat_map(latest).min().unwrap_or(0)
+}
+
+#[test]
+fn a_gpu_that_computes_longer_and_a_late_host_hold_up_all_ranks() {
+    let workload = "--ranks 3 --mode processes --channels 1 --bytes 1024 --iters 1000000 --compute-ms 30 \
+        --sync-iterations --env NCCL_SHM_DISABLE=0 --ops allreduce,allreduce --faults {}/faults \
+        --iteration-log {}/iterations --gpu-states {}/gpus";
+    let Some(job) = World::start("2.27.5-cu12", workload) else { return };
+    job.bed.go().unwrap();
+    let within = Duration::from_mins(2);
+    wait_until("iterations", within, || {
+        (0..3).all(|rank| job.path(&format!("iterations.rank{rank}")).exists())
+    });
+    wait_until("an iteration without a fault", within, || (30..300).contains(&least(&job)));
+    let fault = |lines: &str| {
+        fs::write(job.path("new"), lines).unwrap();
+        fs::rename(job.path("new"), job.path("faults")).unwrap();
+    };
+    fault("1 gpu 900\n");
+    wait_until("a GPU that computes ten times as long", within, || least(&job) >= 300);
+    wait_until("the others, which wait for it", within, || {
+        let by_gpu = [0, 1, 2].map(|gpu| tensor(&job.path("gpus"), gpu));
+        by_gpu[1] >= 50 && by_gpu[0] <= 25 && by_gpu[2] <= 25
+    });
+    fault("2 host 300\n");
+    wait_until("a host that comes late", within, || {
+        let by_gpu = [0, 1, 2].map(|gpu| tensor(&job.path("gpus"), gpu));
+        least(&job) >= 330 && by_gpu.iter().all(|percent| *percent <= 25)
+    });
+    fs::remove_file(job.path("faults")).unwrap();
+    wait_until("the end of the faults", within, || (30..300).contains(&least(&job)));
+}
+
+#[test]
+fn stages_send_to_the_next_and_reduce_among_themselves() {
+    for version in VERSIONS {
+        let workload = "--ranks 4 --mode processes --channels 1 --bytes 4096 --iters 5 --compute-ms 5 \
+            --stages 2 --ops sendstage,allreduce,allgather";
+        let Some(mut job) = World::start(version, workload) else { return };
+        job.run();
+    }
+}
