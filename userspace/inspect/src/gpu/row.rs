@@ -42,7 +42,6 @@ pub(super) fn row_of(reading: &GpuReading, before: &[GpuReading], host: &str, ts
         power_limit_mw: reading.power_limit,
         processes: gpu.processes.as_ref().map(|all| all.iter().map(process_row).collect()),
         xids: reading.xids.clone(),
-        ..GpuRow::default()
     }
 }
 
