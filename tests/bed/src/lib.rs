@@ -16,6 +16,7 @@
 
 mod call_log;
 mod children;
+mod common_calls;
 mod controller;
 mod data;
 mod elsewhere;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 
+use crate::common_calls;
 use crate::nodes::Through;
 
 /// Run the real NCCL on a machine without a GPU and check every element of every result.
@@ -169,8 +170,8 @@ pub(crate) struct Options {
 
     /// RANK,…=CALL:COMM@N: before their operation N these ranks make a call that all ranks of communicator COMM must make
     /// (split, finalize, destroy), and then sleep
-    #[arg(long, value_name = "RANKS=CALL:COMM@N", value_parser = parse_common_call)]
-    pub(crate) makes: Vec<CommonCall>,
+    #[arg(long, value_name = "RANKS=CALL:COMM@N", value_parser = common_calls::parse)]
+    pub(crate) makes: Vec<common_calls::CommonCall>,
 
     /// RANK=N: this rank may open N files more than it has when it comes to the set-up
     #[arg(long, value_name = "RANK=N", value_parser = parse_pair)]
@@ -451,23 +452,6 @@ impl Options {
     }
 }
 
-/// A call that all ranks of a communicator must make, by some ranks.
-#[derive(Debug, Clone)]
-pub(crate) struct CommonCall {
-    pub(crate) ranks: Vec<u32>,
-    pub(crate) call: CommonCallKind,
-    pub(crate) comm: usize,
-    /// Operation before which it is made.
-    pub(crate) at: u64,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum CommonCallKind {
-    Split,
-    Finalize,
-    Destroy,
-}
-
 impl DataType {
     pub(crate) fn size(self) -> usize {
         match self {
@@ -499,16 +483,6 @@ fn parse_pair(text: &str) -> Result<(u32, u32)> {
 fn parse_absent(text: &str) -> Result<(u32, u64)> {
     let (rank, after) = text.split_once('@').unwrap_or((text, "0"));
     Ok((rank.parse()?, after.parse()?))
-}
-
-fn parse_common_call(text: &str) -> Result<CommonCall> {
-    let expected = "expected RANK,…=CALL:COMM@N";
-    let (ranks, rest) = text.split_once('=').context(expected)?;
-    let (call, rest) = rest.split_once(':').context(expected)?;
-    let (comm, at) = rest.split_once('@').context(expected)?;
-    let ranks = ranks.split(',').map(str::parse).collect::<Result<_, _>>()?;
-    let call = CommonCallKind::from_str(call, false).map_err(anyhow::Error::msg)?;
-    Ok(CommonCall { ranks, call, comm: comm.parse()?, at: at.parse()? })
 }
 
 fn parse_size_of(text: &str) -> Result<(u32, usize, u64)> {

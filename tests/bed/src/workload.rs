@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use crate::common_calls::{CommonCall, CommonCallKind};
 use crate::data::Shape;
 use crate::elsewhere;
 use crate::iterations::Iterations;
 use crate::link::Report;
 use crate::nccl_api::Buffers;
-use crate::options::{CommonCall, CommonCallKind, OpKind, Options};
+use crate::options::{OpKind, Options};
 use crate::phases;
 use crate::rank::Comm;
 use crate::runtime::memory;
