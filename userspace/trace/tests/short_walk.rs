@@ -22,8 +22,9 @@ fn a_launch_has_a_short_way() {
         let resolution = resolve(&Image::open(&library).unwrap(), &nccl_request()).unwrap();
         let set = probe::compile(&resolution, Level::Flow, None);
         let launch = set.probes.iter().find(|probe| probe.function == "ncclLaunchKernelAfter_NoCuda");
-        let Some(walk) =
-            launch.filter(|_| set.way == Some(ProbeStrategy::Plan)).and_then(|probe| probe.walk.as_ref())
+        let Some(walk) = launch
+            .filter(|_| set.strategy == Some(ProbeStrategy::Plan))
+            .and_then(|probe| probe.walk.as_ref())
         else {
             continue;
         };

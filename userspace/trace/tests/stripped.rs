@@ -90,7 +90,7 @@ fn compare_probes(library: &Resolution, copy: &Resolution, level: Level, name: &
                 )
             });
             let missing = set.missing.iter().map(|missing| missing.function.clone());
-            (set.way, probes.collect::<Vec<_>>(), missing.collect::<Vec<_>>())
+            (set.strategy, probes.collect::<Vec<_>>(), missing.collect::<Vec<_>>())
         };
         assert_eq!(view(library), view(copy), "{name}");
     }

@@ -218,7 +218,7 @@ impl RecordArgs {
         let mut options = RecordOptions {
             choice: ProbeChoice {
                 level: self.level,
-                way: self.probes.0,
+                strategy: self.probes.0,
                 detail: self.step_detail,
                 api: self.api,
                 returns: self.returns,

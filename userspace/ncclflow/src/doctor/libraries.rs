@@ -165,7 +165,7 @@ fn of_resolution(path: &str, whose: &str, resolution: &Resolution) -> Check {
     if !probes.missing.is_empty() {
         return degraded(format!("{found}; {} probes are missing", probes.missing.len()), symbols);
     }
-    match probes.way {
+    match probes.strategy {
         Some(ProbeStrategy::PerCall) => degraded(
             format!("{found}; a probe hit for each operation and peer slows launches down"),
             "NCCL 2.23 or later, or --level api",

@@ -15,7 +15,7 @@ use super::{
     bindings::SharedBindings,
     model_budget::ModelBudget,
     processes::{Output, Traced, TracedProcess},
-    pxn::Neighbours,
+    pxn::PxnPeers,
 };
 use crate::{format::Item, sinks::SessionFiles};
 
@@ -51,7 +51,7 @@ pub struct Pipeline {
     pub first_error: Option<String>,
     /// Processes by the id that records carry, which is of the initial PID namespace and need not be ours.
     processes: HashMap<u32, TracedProcess>,
-    neighbours: Neighbours,
+    pxn_peers: PxnPeers,
     /// When processes were seen to have ended, by the records' clock. Records of them can still come.
     pub ended_ns: HashMap<u32, u64>,
     /// Counters of processes that have ended.
@@ -222,7 +222,7 @@ impl Pipeline {
             }
             Event::ProxyStep(mut step) => {
                 if !session.step(&mut step, node, &mut |record| output.push(host.as_ref(), &record)) {
-                    self.neighbours.step(step, &mut self.processes, node, output);
+                    self.pxn_peers.step(step, &mut self.processes, node, output);
                 }
             }
             event => {
@@ -230,7 +230,7 @@ impl Pipeline {
                 api.take_joined(tgid, node, &mut |call| output.push_api(host.as_ref(), &call));
             }
         }
-        self.neighbours.look_again(&mut self.processes, &mut self.node, &mut self.output);
+        self.pxn_peers.look_again(&mut self.processes, &mut self.node, &mut self.output);
         if self.budget.is_due() {
             self.weigh(tgid);
         }
@@ -242,7 +242,7 @@ impl Pipeline {
         let Some(process) = self.processes.get(&tgid) else { return };
         let held = process.session.held_bytes() + process.api.held_bytes();
         let Some(over) = self.budget.weigh(tgid, held) else { return };
-        self.neighbours.give_up(Some(over), &mut self.processes);
+        self.pxn_peers.give_up(Some(over), &mut self.processes);
         let Some(mut process) = self.processes.remove(&over) else { return };
         process.finish(&mut self.node, &mut self.output);
         self.counters += &process.counters();
@@ -277,7 +277,7 @@ impl Pipeline {
     }
 
     fn close(&mut self, tgid: u32) {
-        self.neighbours.give_up(Some(tgid), &mut self.processes);
+        self.pxn_peers.give_up(Some(tgid), &mut self.processes);
         self.budget.forget(tgid);
         let Some(mut process) = self.processes.remove(&tgid) else { return };
         process.finish(&mut self.node, &mut self.output);
@@ -294,7 +294,7 @@ impl Pipeline {
     }
 
     pub fn finish(&mut self) {
-        self.neighbours.give_up(None, &mut self.processes);
+        self.pxn_peers.give_up(None, &mut self.processes);
         // In one order, so that the same recording gives the same bytes each time.
         let mut processes: Vec<_> = self.processes.iter_mut().collect();
         processes.sort_unstable_by_key(|(tgid, _)| **tgid);

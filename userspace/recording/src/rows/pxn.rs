@@ -20,7 +20,7 @@ const MAX_WAITING: usize = 1 << 16;
 
 /// Steps whose op's poster is not known yet.
 #[derive(Debug, Default)]
-pub(crate) struct Neighbours {
+pub(crate) struct PxnPeers {
     waiting: Vec<ProxyStepEvent>,
     /// [`flow::model::ProxyRanks::changes`] when the waiting steps were last looked at.
     seen: u64,
@@ -35,7 +35,7 @@ enum Poster {
     Nobody,
 }
 
-impl Neighbours {
+impl PxnPeers {
     /// Takes a step of a process that posted no such op.
     pub(super) fn step(
         &mut self,

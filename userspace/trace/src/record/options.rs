@@ -56,7 +56,7 @@ impl Targets {
 pub struct ProbeChoice {
     pub level: Level,
     /// `None`: the best way that the library allows, whole plans first.
-    pub way: Option<ProbeStrategy>,
+    pub strategy: Option<ProbeStrategy>,
     /// Detail of [`Level::Steps`].
     pub detail: StepDetail,
     /// Calls of the API too, with the other levels.
@@ -178,7 +178,7 @@ impl RecordOptions {
             gpus: None,
             choice: ProbeChoice {
                 level: Level::Flow,
-                way: None,
+                strategy: None,
                 detail: StepDetail::default(),
                 api: false,
                 returns: false,

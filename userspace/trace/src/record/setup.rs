@@ -228,7 +228,7 @@ impl LibraryInUse {
         let Resolved { resolution, code, .. } = &self.resolved;
         let shown = self.file.shown();
         let context = || format!("reading the NCCL library `{shown}`");
-        let mut probes = probe::compile(resolution, choice.level.min(Level::Flow), choice.way);
+        let mut probes = probe::compile(resolution, choice.level.min(Level::Flow), choice.strategy);
         if choice.level == Level::Steps {
             probe::add_steps(&mut probes, resolution, Some(code), choice.detail);
         }
@@ -392,7 +392,7 @@ impl LibraryInUse {
             cuda_version: resolution.cuda_version,
             symbols: resolution.symbol_source,
             cached: *cached,
-            probes: probes.way,
+            probes: probes.strategy,
             calls: probes.calls,
             missing_probes: probes.missing.clone(),
         }

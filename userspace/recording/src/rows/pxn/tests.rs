@@ -13,7 +13,7 @@ const ANOTHER: u32 = 12;
 /// The processes of one node.
 struct Recording {
     node: Node,
-    neighbours: Neighbours,
+    pxn_peers: PxnPeers,
     processes: HashMap<u32, TracedProcess>,
     output: Output,
 }
@@ -23,18 +23,13 @@ impl Recording {
         let traced = Traced { steps: true, ..Traced::default() };
         let new = |tgid| (tgid, TracedProcess::new(traced));
         let processes = [POSTER, EXECUTOR, ANOTHER].map(new).into_iter().collect();
-        Self {
-            node: Node::default(),
-            neighbours: Neighbours::default(),
-            processes,
-            output: Output::default(),
-        }
+        Self { node: Node::default(), pxn_peers: PxnPeers::default(), processes, output: Output::default() }
     }
 
     fn events(&mut self, tgid: u32, events: Vec<Event>) {
         for event in events {
             self.processes.get_mut(&tgid).unwrap().session.apply(event, &mut self.node, &mut |_| ());
-            self.neighbours.look_again(&mut self.processes, &mut self.node, &mut self.output);
+            self.pxn_peers.look_again(&mut self.processes, &mut self.node, &mut self.output);
         }
     }
 
@@ -45,13 +40,13 @@ impl Recording {
                 &mut self.node,
                 &mut |_| ()
             ));
-            self.neighbours.step(step, &mut self.processes, &mut self.node, &mut self.output);
+            self.pxn_peers.step(step, &mut self.processes, &mut self.node, &mut self.output);
         }
     }
 
     /// Ends the recording. Returns what the poster and another process could not join.
     fn end(mut self, tgid: u32) -> [ModelCounters; 2] {
-        self.neighbours.give_up(None, &mut self.processes);
+        self.pxn_peers.give_up(None, &mut self.processes);
         [POSTER, tgid].map(|tgid| {
             let process = self.processes.get_mut(&tgid).unwrap();
             process.session.finish(|_| 0, &mut self.node, &mut |_| ());
@@ -67,9 +62,9 @@ fn steps_wait_until_their_process_has_said_who_it_is() {
     let mut node = Recording::new();
     node.events(POSTER, posted());
     node.steps(EXECUTOR);
-    assert_eq!(node.neighbours.waiting.len(), 4);
+    assert_eq!(node.pxn_peers.waiting.len(), 4);
     node.events(EXECUTOR, tells_its_rank(EXECUTOR));
-    assert!(node.neighbours.waiting.is_empty());
+    assert!(node.pxn_peers.waiting.is_empty());
     let [poster, executor] = node.end(EXECUTOR);
     assert_eq!((poster.proxy_not_known, poster.unfinished, executor.unjoined_steps), (0, 0, 0));
 }

@@ -66,7 +66,7 @@ pub struct ProbeSet {
     pub probes: Vec<Probe>,
     pub missing: Vec<MissingProbe>,
     /// Strategy by which ops are seen; `None` if they are not.
-    pub way: Option<ProbeStrategy>,
+    pub strategy: Option<ProbeStrategy>,
     /// Functions at which calls are seen; `None` if they are not.
     pub calls: Option<CallSource>,
 }
@@ -121,7 +121,7 @@ fn api_calls(resolution: &Resolution) -> ProbeSet {
 
 /// Compiles a probe for launched plans, and one for those that a callback posts; both or none.
 fn plans(resolution: &Resolution) -> ProbeSet {
-    let mut set = ProbeSet { way: Some(ProbeStrategy::Plan), ..ProbeSet::default() };
+    let mut set = ProbeSet { strategy: Some(ProbeStrategy::Plan), ..ProbeSet::default() };
     let lost = "every op";
     if walk_probes::is_possible(resolution) {
         for name in [walk_probes::LAUNCH, walk_probes::CALLBACK] {
@@ -139,7 +139,7 @@ fn plans(resolution: &Resolution) -> ProbeSet {
 }
 
 fn calls(resolution: &Resolution) -> ProbeSet {
-    let mut set = ProbeSet { way: Some(ProbeStrategy::PerCall), ..ProbeSet::default() };
+    let mut set = ProbeSet { strategy: Some(ProbeStrategy::PerCall), ..ProbeSet::default() };
     let lost = "all operations: nothing can be recorded";
     set.add(resolution, "ncclProxySaveOp", lost, |function| proxy_op(resolution, function));
     let lost = "the peers and transports of operations";
