@@ -148,7 +148,7 @@ fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members
     for communicator in &communicators {
         for (folder, rows) in &communicator.parts {
             let Some((count, first, last)) = rows.launches.span() else { continue };
-            let late = rows.launches.late(collectives_in(mean_ns, count, last - first));
+            let late = rows.launches.late(collectives_in(mean_ns, count, last.saturating_sub(first)));
             let of = |rank: &i32| at(&(*folder, *rows.members.get(rank)?));
             let ranks: Vec<usize> = late.ranks.iter().filter_map(of).collect();
             if ranks.len() == late.ranks.len() && !late.iterations.is_empty() {

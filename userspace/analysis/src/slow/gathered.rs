@@ -34,15 +34,14 @@ pub(super) struct MemberFacts {
     pub(super) gpu: Option<u32>,
     pub(super) gpu_uuid: Option<String>,
     pub(super) bus_id: Option<String>,
-    /// Number among the GPUs of a process that has several: its first rank.
-    first_rank: i32,
 }
 
 /// Ranks of a communicator in a folder.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CommunicatorRows {
+    /// Number among those of the folder.
+    number: usize,
     pub(super) n_ranks: i32,
-    pub(super) name: Option<String>,
     pub(super) members: BTreeMap<i32, Member>,
     pub(super) launches: Launches,
     /// Pairs of ranks that send to each other: sender and receiver.
@@ -96,9 +95,9 @@ impl Gathered {
     pub(crate) fn op(&mut self, communicator: &str, op: &Op) {
         let row = &op.row;
         if !self.communicators.contains_key(communicator) {
-            self.communicators.insert(communicator.to_owned(), CommunicatorRows::default());
+            let rows = CommunicatorRows { number: self.communicators.len(), ..CommunicatorRows::default() };
+            self.communicators.insert(communicator.to_owned(), rows);
         }
-        let number = self.communicators.len();
         let Some(rows) = self.communicators.get_mut(communicator) else { return };
         rows.has_proxy |= row.needed;
         let is_new = !rows.members.contains_key(&row.rank);
@@ -116,12 +115,11 @@ impl Gathered {
                 let (first, last) = self.span_ns.unwrap_or((wall_ns, wall_ns));
                 self.span_ns = Some((first.min(wall_ns), last.max(wall_ns)));
             }
-            self.iterations.add(0, number, op.rank, op, self.offset_ns);
+            self.iterations.add(0, rows.number, op.rank, op, self.offset_ns);
         }
         if is_new {
             let facts = self.who.rank(op.rank);
             rows.n_ranks = row.n_ranks;
-            rows.name = rows.name.take().or_else(|| facts?.comm_name.clone());
             let facts = MemberFacts::of(&self.who, facts, op.rank, &row.host);
             let member = self.member(op.rank.pid, facts, communicator);
             if let Some(rows) = self.communicators.get_mut(communicator) {
@@ -213,7 +211,6 @@ impl MemberFacts {
             gpu: facts.and_then(|facts| facts.nvml_dev),
             gpu_uuid: facts.and_then(|facts| facts.gpu_uuid.clone()),
             bus_id: facts.and_then(|facts| facts.bus_id.clone()),
-            first_rank: key.rank,
         }
     }
 
