@@ -16,8 +16,7 @@ pub fn headline(report: &CheckReport) -> String {
     let differences = communicators.iter().flat_map(|check| &check.findings);
     let mut differences: Vec<(u8, &str)> =
         differences.map(|finding| (finding.kind.importance(), finding.text.as_str())).collect();
-    let all_slow = report.slow.iter().filter(|_| report.slow_jobs.is_empty()).chain(&report.slow_jobs);
-    differences.extend(all_slow.flat_map(Slow::faults).map(|cause| (SLOWNESS, cause.text.as_str())));
+    differences.extend(report.jobs().flat_map(Slow::faults).map(|cause| (SLOWNESS, cause.text.as_str())));
     let count = counted(communicators.len(), "communicator");
     match differences.iter().min_by_key(|(importance, _)| importance) {
         None if communicators.is_empty() => {
@@ -35,8 +34,7 @@ pub fn headline(report: &CheckReport) -> String {
 /// Writes the report, the headline first.
 pub fn write_check(report: &CheckReport, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
     let (mut window, said) = (None, headline(report));
-    let all_slow = report.slow.iter().filter(|_| report.slow_jobs.is_empty()).chain(&report.slow_jobs);
-    all_slow.into_iter().try_for_each(|slow| slow.write(&said, out))?;
+    report.jobs().try_for_each(|slow| slow.write(&said, out))?;
     for communicator in &report.communicators {
         if communicator.window != window {
             window.clone_from(&communicator.window);

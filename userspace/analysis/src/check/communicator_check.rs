@@ -167,6 +167,11 @@ impl CheckReport {
         }
         Self { consistent, recordings, slow, slow_jobs, communicators, notes }
     }
+
+    /// Returns the verdict on each job.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = &Slow> {
+        self.slow.iter().filter(|_| self.slow_jobs.is_empty()).chain(&self.slow_jobs)
+    }
 }
 
 /// The communicators of all folders.

@@ -31,9 +31,7 @@ pub(crate) use shares::Shares;
 pub(crate) use text::name_ranks;
 pub use verdict::{Cause, Kind, RankName, Slow};
 
-/// Judges the jobs of folders that were read side by side; the job that is held back most comes first.
+/// Judges the jobs of folders that were read side by side.
 pub(crate) fn judge(folders: &[Gathered]) -> Vec<Slow> {
-    let mut jobs: Vec<Slow> = evidence::of_jobs(folders).iter().map(Slow::of).collect();
-    jobs.sort_by(|one, other| other.weight().total_cmp(&one.weight()));
-    jobs
+    evidence::of_jobs(folders).iter().map(Slow::of).collect()
 }

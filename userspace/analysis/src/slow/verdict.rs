@@ -176,10 +176,12 @@ pub(super) fn above(own: Option<Mean>, others: impl Iterator<Item = Option<Mean>
     Some(Difference { percent, certainty: percent.abs() / error })
 }
 
-fn others(evidence: &Evidence, group: &[usize], but: usize) -> impl Iterator<Item = RankEvidence> {
-    let others: Vec<RankEvidence> =
-        group.iter().filter(|at| **at != but).filter_map(|at| evidence.ranks.get(*at)).cloned().collect();
-    others.into_iter()
+fn others<'a>(
+    evidence: &'a Evidence,
+    group: &'a [usize],
+    but: usize,
+) -> impl Iterator<Item = &'a RankEvidence> {
+    group.iter().filter(move |at| **at != but).filter_map(|at| evidence.ranks.get(*at))
 }
 
 /// Returns ranks whose hosts launch late: their GPUs have nothing to run while kernels of the others wait; or
@@ -191,7 +193,7 @@ fn hosts(evidence: &Evidence, has_data: &dyn Fn(i32) -> bool) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (at, rank) in evidence.ranks.iter().enumerate() {
         let of = |measure: fn(&RankEvidence) -> Option<Mean>| {
-            let difference = above(measure(rank), others(evidence, &all, at).map(|other| measure(&other)))?;
+            let difference = above(measure(rank), others(evidence, &all, at).map(measure))?;
             Some(Difference { percent: -difference.percent, ..difference })
         };
         let (idle, is_coarse) = match of(|rank| rank.graphics) {
@@ -239,10 +241,10 @@ fn gpus(evidence: &Evidence, late: &[i32]) -> Vec<Cause> {
                 continue;
             };
             // A GPU without work computes less, which says nothing of the others.
-            let is_usual = |other: &RankEvidence| !late.contains(&other.name.rank) || group.len() == 2;
+            let is_usual = |other: &&RankEvidence| !late.contains(&other.name.rank) || group.len() == 2;
             let of = |measure: fn(&RankEvidence) -> Option<Mean>| {
                 let others = others(evidence, group, *at).filter(is_usual);
-                above(measure(rank), others.map(|other| measure(&other)))
+                above(measure(rank), others.map(measure))
             };
             let Some(busy) = of(|rank| rank.multiprocessors) else { continue };
             // What the multiprocessors did must have been work: waiting kernels of NCCL have no tensor cores
