@@ -2,7 +2,7 @@
 
 use super::{
     evidence::{Evidence, TimeShare, WaitingRank},
-    longest_waits::{Reason, culprit},
+    longest_waits::{Culprit, Reason, culprit},
     pauses, text,
     verdict::{Cause, FAULT_PERCENT, Kind, STANDARD_ERRORS, above},
 };
@@ -13,13 +13,15 @@ pub(super) fn causes(evidence: &Evidence) -> Vec<Cause> {
     let mut causes: Vec<Cause> = Vec::new();
     for ranks in &evidence.waits {
         let waits: Vec<_> = ranks.iter().map(|rank| rank.waits.clone()).collect();
-        let end = culprit(&waits).map(|culprit| culprit.rank);
+        let end = culprit(&waits);
         let found: Vec<Cause> = ranks
             .iter()
-            .filter_map(|rank| of_rank(evidence, ranks, rank, end == Some(rank.waits.rank)))
+            .filter_map(|rank| {
+                of_rank(evidence, ranks, rank, end.is_some_and(|end| end.rank == rank.waits.rank))
+            })
             .collect();
         if found.is_empty() {
-            causes.extend(elsewhere(evidence, ranks));
+            causes.extend(end.and_then(|end| elsewhere(evidence, ranks, end)));
         }
         causes.extend(found);
     }
@@ -95,35 +97,33 @@ fn of_rank(evidence: &Evidence, ranks: &[WaitingRank], of: &WaitingRank, is_end:
 }
 
 /// Returns what ranks wait for that is no recorded rank: the longest waits lead there.
-fn elsewhere(evidence: &Evidence, ranks: &[WaitingRank]) -> Option<Cause> {
-    let waits: Vec<_> = ranks.iter().map(|rank| rank.waits.clone()).collect();
-    let found = culprit(&waits)?;
-    let shares: Vec<f64> = ranks.iter().filter_map(|rank| Some(rank.waiting.mean?.percent)).collect();
-    let waited = shares.iter().copied().fold(0.0, f64::max);
-    if waited < FAULT_PERCENT {
+///
+/// `found`: where they lead.
+fn elsewhere(evidence: &Evidence, ranks: &[WaitingRank], found: Culprit) -> Option<Cause> {
+    let shares = ranks.iter().filter_map(|rank| Some(rank.waiting.mean?.percent));
+    let percent = shares.fold(0.0, f64::max);
+    if percent < FAULT_PERCENT {
         return None;
     }
     let name = |rank: i32| {
         let of = ranks.iter().find(|other| other.waits.rank == rank)?;
         Some(evidence.ranks.get(of.rank)?.name.clone())
     };
-    let percent = waited;
-    let (kind, ranks, text) = match found.reason {
+    let (kind, rank, peer, text) = match found.reason {
         Reason::Link => {
             let (from, to) = (name(found.rank)?, found.peer.and_then(name));
             let peer = to.as_ref().map(|to| to.rank).or(found.peer)?;
-            (Kind::Link, (vec![from.rank], Some(peer)), text::link(&from, peer, evidence.iteration, percent))
+            (Kind::Link, from.rank, Some(peer), text::link(&from, peer, evidence.iteration, percent))
         }
         Reason::NotRecorded => {
             let text = text::not_recorded(found.rank, evidence.iteration, percent);
-            (Kind::Outside, (vec![found.rank], None), text)
+            (Kind::Outside, found.rank, None, text)
         }
         Reason::OwnGpu | Reason::Late => return None,
     };
-    let (ranks, peer) = ranks;
     Some(Cause {
         kind,
-        ranks,
+        ranks: vec![rank],
         peer,
         text,
         is_note: kind == Kind::Outside,
