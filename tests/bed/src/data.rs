@@ -50,6 +50,10 @@ impl Shape {
                 let to = Some(rank + self.stage).filter(|to| *to < self.ranks);
                 (to, rank.checked_sub(self.stage))
             }
+            OpKind::ReturnStage => {
+                let from = Some(rank + self.stage).filter(|from| *from < self.ranks);
+                (rank.checked_sub(self.stage), from)
+            }
             _ => (Some((rank + 1) % self.ranks), Some((rank + self.ranks - 1) % self.ranks)),
         }
     }
@@ -79,7 +83,7 @@ impl Shape {
             OpKind::AllGather => u64::from(value(part as u32, self.op, within)),
             OpKind::ReduceScatter => sum(rank as usize * self.count + element),
             OpKind::Broadcast | OpKind::Bcast => u64::from(value(self.root(), self.op, element)),
-            OpKind::SendRecv | OpKind::SendAcross | OpKind::SendStage => {
+            OpKind::SendRecv | OpKind::SendAcross | OpKind::SendStage | OpKind::ReturnStage => {
                 u64::from(value(self.peers(rank).1?, self.op, element))
             }
             OpKind::AllToAll => u64::from(value(part as u32, self.op, rank as usize * self.count + within)),

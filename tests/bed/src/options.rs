@@ -78,8 +78,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = parse_ms)]
     pub(crate) compute_ms: f64,
 
-    /// A pipeline of so many stages of neighbouring ranks: sendstage goes from each to the next, all other
-    /// operations are among the ranks of one; processes only
+    /// A pipeline of so many stages of neighbouring ranks: sendstage goes from each to the next, returnstage
+    /// back; all other operations are among the ranks of one; processes only
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(2..=16))]
     pub(crate) stages: Option<u32>,
 
@@ -298,6 +298,8 @@ pub(crate) enum OpKind {
     SendAcross,
     /// From each stage of `--stages` to the next, rank by rank; the last one sends nothing
     SendStage,
+    /// From each stage of `--stages` to the one before
+    ReturnStage,
     /// ncclAlltoAll where the library has it, sends and receives in a group where not
     AllToAll,
 }
@@ -346,8 +348,9 @@ impl Options {
         if self.stages.is_some_and(|stages| !self.ranks.is_multiple_of(stages) || self.ranks / stages < 2) {
             bail!("--stages: each must have as many ranks, two or more");
         }
-        if self.ops.contains(&OpKind::SendStage) && self.stages.is_none() {
-            bail!("--ops sendstage: add --stages");
+        let is_of_stage = |op: &OpKind| matches!(op, OpKind::SendStage | OpKind::ReturnStage);
+        if self.ops.iter().any(is_of_stage) && self.stages.is_none() {
+            bail!("--ops sendstage, returnstage: add --stages");
         }
         if self.stages.is_some() && self.comms > 1 {
             bail!("--stages: the communicators are those of the stages, and one of all ranks");

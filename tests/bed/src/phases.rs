@@ -74,8 +74,9 @@ fn compute(end: Instant) {
 /// Kernels of another kind, one after the other; the thread that launches them waits for each.
 fn evaluate(emulator: &Shared, rank: u32, end: Instant) {
     while Instant::now() < end {
-        let _kernel = emulator.compute(rank);
-        std::thread::sleep(Duration::from_millis(40).min(end.saturating_duration_since(Instant::now())));
+        let time = Duration::from_millis(40).min(end.saturating_duration_since(Instant::now()));
+        let _kernel = emulator.compute(rank, time);
+        std::thread::sleep(time);
     }
 }
 

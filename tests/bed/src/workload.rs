@@ -21,6 +21,8 @@ use crate::setup::Nccl;
 const WINDOW_BYTES: usize = 64 << 20;
 /// Operations that may be in flight.
 const WINDOW_OPS: usize = 256;
+/// Iterations that may be in flight where GPUs compute in each: a queue of kernels is full of those that compute.
+const WINDOW_ITERATIONS: usize = 4;
 
 /// An operation whose result is not checked yet.
 struct Flight<'a> {
@@ -86,6 +88,10 @@ fn run_all(
 ) -> Result<()> {
     let of_iteration = options.ops.len() as u64;
     let total = u64::from(options.iters) * of_iteration;
+    let window_ops = match options.compute_ms {
+        0.0 => WINDOW_OPS,
+        _ => WINDOW_ITERATIONS * options.ops.len(),
+    };
     let mut iterations = Iterations::new(options, &nccl.emulator, rank)?;
     let joins = match options.absent {
         Some((absent, after)) if absent == rank => after.min(total),
@@ -132,7 +138,7 @@ fn run_all(
             let kind = options.ops[(op % options.ops.len() as u64) as usize];
             let comm = match kind {
                 _ if options.stages.is_none() => &comms[(op % comms.len() as u64) as usize],
-                OpKind::SendStage => &comms[0],
+                OpKind::SendStage | OpKind::ReturnStage => &comms[0],
                 _ => &comms[comms.len() - 1],
             };
             let shape = Shape {
@@ -161,7 +167,7 @@ fn run_all(
         }
         let syncs = options.sync || (options.sync_iterations && next.is_multiple_of(of_iteration));
         while (syncs && !flights.is_empty())
-            || flights.len() > WINDOW_OPS
+            || flights.len() > window_ops
             || in_flight(&flights) > WINDOW_BYTES
         {
             let Some(flight) = flights.pop_front() else { break };
@@ -221,7 +227,7 @@ fn issue<'a>(nccl: &Nccl, shape: Shape, comm: &'a Comm) -> Result<Flight<'a>> {
             api.bcast(on, shape.root(), handle, stream)?;
         }
         OpKind::Reduce => api.reduce(on, shape.root(), handle, stream)?,
-        OpKind::SendRecv | OpKind::SendAcross | OpKind::SendStage => {
+        OpKind::SendRecv | OpKind::SendAcross | OpKind::SendStage | OpKind::ReturnStage => {
             let (to, from) = shape.peers(rank);
             let is_both = to.is_some() && from.is_some();
             if is_both {

@@ -20,7 +20,7 @@ use self::{
     figures::{Judged, Outcome},
     fleets::Fleets,
     traced::Traced,
-    trial::Trial,
+    trial::{Kept, Trial},
 };
 use crate::{bench::Bench, table::Table};
 
@@ -33,6 +33,18 @@ pub(crate) struct Args {
     /// Number of jobs
     #[arg(long, value_name = "N", default_value_t = 24)]
     runs: u64,
+
+    /// Number of the first of them
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    first: u64,
+
+    /// Keeps the recordings in this folder
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+
+    /// Judges the recordings of this folder again, which were kept, in the place of running their jobs
+    #[arg(long, value_name = "DIR", conflicts_with = "keep")]
+    again: Option<PathBuf>,
 
     /// Jobs with this fault alone
     #[arg(long, value_enum, value_name = "KIND")]
@@ -57,9 +69,15 @@ pub(crate) struct Args {
 pub(crate) fn run(bench: &mut Bench, args: &Args) -> Result<Value> {
     let (mut table, mut judged) = (Table::default(), Vec::new());
     let ncclflow = bench.programs.join("ncclflow");
-    for run in 0..args.runs {
+    let kept =
+        |folder: &Option<PathBuf>, run| folder.as_ref().map(|folder| Kept::new(folder, args.seed, run));
+    for run in args.first..args.first + args.runs {
         let case = Case::draw(args.seed, run, args.only);
-        let trial = trial::run(bench, &case)
+        let trial = match kept(&args.again, run) {
+            Some(kept) => kept.again(&ncclflow, &case),
+            None => trial::run(bench, &case, kept(&args.keep, run).as_ref()),
+        };
+        let trial = trial
             .map(|trial| trial.map(|trial| Judged::new(&case.truth(), case.put_in(trial.healthy_ms), trial)));
         let one = judged_row(&mut table, run, &case.job(), &case.fault.to_string(), trial);
         judged.extend(one);
@@ -68,7 +86,7 @@ pub(crate) fn run(bench: &mut Bench, args: &Args) -> Result<Value> {
         let traced = Traced::read_all(folder)?;
         for cut in 0..args.cuts {
             for (number, trace) in (0..).zip(&traced) {
-                let run = args.runs + cut * 8 + number;
+                let run = args.first + args.runs + cut * 8 + number;
                 let output = bench.fresh("cut");
                 let mut length = 0.0;
                 let trial = trace
@@ -88,7 +106,7 @@ pub(crate) fn run(bench: &mut Bench, args: &Args) -> Result<Value> {
     }
     if let Some(folder) = args.traces.as_ref().filter(|_| args.fleets > 0) {
         let fleets = Fleets::read(folder)?;
-        for run in 1_000..1_000 + args.fleets {
+        for run in 100_000..100_000 + args.fleets {
             let made = fleets.run(&ncclflow, &bench.fresh("fleet"), args.fleet_ranks, [args.seed, run]);
             let fault = made.as_ref().map_or_else(|_| String::new(), |large| large.fault.to_string());
             let trial = made.map(|large| {

@@ -15,7 +15,7 @@ const RANKS: Shape = Shape { ranks: 2, processes: true, tree: false };
 const VERSION: &str = "2.28.9-cu13";
 /// Bytes of a GPU's slot in the file, and where its counters of sent and received bytes are, its last error, what GPM
 /// is told to say, and PCIe's bytes.
-const SLOT: u64 = 128;
+const SLOT: u64 = 192;
 const SENT: u64 = 24;
 const RECEIVED: u64 = 32;
 const XID: u64 = 48;

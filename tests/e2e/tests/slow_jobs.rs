@@ -3,19 +3,40 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::os::unix::fs::FileExt as _;
+use std::{os::unix::fs::FileExt as _, thread};
 
 use ncclflow_e2e::harness::{job::VERSIONS, prelude::*};
+use rustix::time::{ClockId, clock_gettime};
 
-/// Where the tensor cores' activity is in the file of what GPUs do: bytes of a slot, and offset in it.
-const SLOT: u64 = 128;
-const TENSOR: u64 = 88;
+/// Bytes of a GPU's slot in the file of what GPUs do, and, in 64-bit words, where it has the time in which it
+/// computed and the time at which that which it computes will have ended.
+const SLOT: u64 = 192;
+const COMPUTED: u64 = 17;
+const ENDS: u64 = 19;
 
-/// Percent of the time in which the tensor cores of a GPU computed, by what NVML would say.
-fn tensor(states: &Path, gpu: u64) -> u64 {
-    let mut bytes = [0; 8];
-    File::open(states).unwrap().read_exact_at(&mut bytes, gpu * SLOT + TENSOR).unwrap();
-    u64::from_le_bytes(bytes) / 100
+/// Nanoseconds in which a GPU has computed, and the time.
+fn computed(states: &Path, gpu: u64) -> (u64, u64) {
+    let file = File::open(states).unwrap();
+    let word = |number: u64| {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, gpu * SLOT + number * 8).unwrap();
+        u64::from_le_bytes(bytes)
+    };
+    let now = clock_gettime(ClockId::Monotonic);
+    let now = u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).unwrap();
+    let computed = word(COMPUTED);
+    let running = if computed & 1 == 1 { now.min(word(ENDS)) } else { 0 };
+    ((computed >> 1).wrapping_add(running) & (u64::MAX >> 1), now)
+}
+
+/// Percent of a second in which each GPU computed.
+fn computing(states: &Path) -> [u64; 3] {
+    let begun = [0, 1, 2].map(|gpu| computed(states, gpu));
+    thread::sleep(Duration::from_secs(1));
+    std::array::from_fn(|gpu| {
+        let (done, now) = computed(states, gpu as u64);
+        100 * done.saturating_sub(begun[gpu].0) / (now - begun[gpu].1)
+    })
 }
 
 /// Milliseconds of the iterations of a rank that have begun so far.
@@ -50,13 +71,12 @@ fn a_gpu_that_computes_longer_and_a_late_host_hold_up_all_ranks() {
     fault("1 gpu 900\n");
     wait_until("a GPU that computes ten times as long", within, || least(&job) >= 300);
     wait_until("the others, which wait for it", within, || {
-        let by_gpu = [0, 1, 2].map(|gpu| tensor(&job.path("gpus"), gpu));
-        by_gpu[1] >= 50 && by_gpu[0] <= 25 && by_gpu[2] <= 25
+        let by_gpu = computing(&job.path("gpus"));
+        by_gpu[1] >= 70 && by_gpu[0] <= 30 && by_gpu[2] <= 30
     });
     fault("2 host 300\n");
     wait_until("a host that comes late", within, || {
-        let by_gpu = [0, 1, 2].map(|gpu| tensor(&job.path("gpus"), gpu));
-        least(&job) >= 330 && by_gpu.iter().all(|percent| *percent <= 25)
+        least(&job) >= 330 && computing(&job.path("gpus")).iter().all(|percent| *percent <= 30)
     });
     fs::remove_file(job.path("faults")).unwrap();
     wait_until("the end of the faults", within, || (30..300).contains(&least(&job)));
@@ -66,7 +86,7 @@ fn a_gpu_that_computes_longer_and_a_late_host_hold_up_all_ranks() {
 fn stages_send_to_the_next_and_reduce_among_themselves() {
     for version in VERSIONS {
         let workload = "--ranks 4 --mode processes --channels 1 --bytes 4096 --iters 5 --compute-ms 5 \
-            --stages 2 --ops sendstage,allreduce,allgather";
+            --stages 2 --ops sendstage,returnstage,allreduce,allgather";
         let Some(mut job) = World::start(version, workload) else { return };
         job.run();
     }

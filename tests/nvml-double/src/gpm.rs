@@ -1,5 +1,6 @@
 //! GPM: samples of what a GPU does, as drivers of Hopper and later have them. A sample is a copy of the GPU's state.
-//! A metric that the file tells is the mean of what it told at both samples; another one is that of the later sample.
+//! A metric that the file tells is the mean of what it told at both samples; one that it counts is that of the time
+//! between them; another one is that of the later sample.
 //!
 //! With `NVML_DOUBLE_WITHOUT_GPM` set, GPUs are older and have none.
 
@@ -115,7 +116,8 @@ fn value(metric: c_uint, (earlier, begin): (State, Instant), (later, end): (Stat
     let (multiprocessors, warps) = later.taken();
     let told_or = |place: usize, of_kernels: f64| {
         let told = earlier.told(place).zip(later.told(place));
-        Some(told.map_or(of_kernels, |(earlier, later)| f64::midpoint(earlier, later)))
+        let told = told.map(|(earlier, later)| f64::midpoint(earlier, later));
+        Some(told.or_else(|| later.counted(earlier, place)).unwrap_or(of_kernels))
     };
     // MiB a second.
     let rate = |direction: usize| {

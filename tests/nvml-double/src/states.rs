@@ -1,6 +1,7 @@
-//! What the GPUs do, out of the file that the environment variable `NVML_DOUBLE_STATES` names: 32 slots of sixteen
-//! 64-bit words. The first eight the bed writes (`tests/bed/src/emulator/gpu_states.rs` has the same numbers), the
-//! others tests. Without the file nothing of this is supported, as for NCCL in the bed itself.
+//! What the GPUs do, out of the file that the environment variable `NVML_DOUBLE_STATES` names: 32 slots of
+//! twenty-four 64-bit words. Words 8 to 15 are written by tests, the others by the bed
+//! (`tests/bed/src/emulator/gpu_states.rs` has the same numbers). Without the file nothing of this is supported, as
+//! for NCCL in the bed itself.
 //!
 //! With `NVML_DOUBLE_HANGS` set, no question about a GPU's use is ever answered, as by a driver that hangs.
 
@@ -13,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::{DEVICES, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, SUCCESS, index_of, put, put_text};
 
 const INSUFFICIENT_SIZE: c_int = 7;
-const WORDS: usize = 16;
+const WORDS: usize = 24;
 /// A kernel that ended this long ago still shows: NVML's numbers are of the last 1/6 to 1 s.
 const PERIOD: u64 = 300_000_000;
 
@@ -33,7 +34,15 @@ pub(super) struct State {
     told: [u64; 5],
     /// Bytes sent and received over PCIe.
     pcie: [u64; 2],
+    /// Nanoseconds in which kernels ran until now, where they are counted: the program's, and NCCL's.
+    done: Option<[u64; 2]>,
+    read_ns: u64,
 }
+
+/// What a matrix product takes of a Hopper, in percent, in the order of `told`.
+const COMPUTING: [f64; 5] = [100.0, 86.0, 14.0, 78.0, 16.0];
+/// What a kernel of NCCL with one channel takes: one of 132 multiprocessors.
+const COMMUNICATING: [f64; 5] = [100.0, 0.76, 0.2, 0.0, 1.0];
 
 /// The error that a GPU had last; 0: none.
 pub(super) fn xid(index: usize) -> Option<u64> {
@@ -50,6 +59,7 @@ pub(super) fn state(device: *mut c_void) -> Option<State> {
     let mut bytes = Vec::new();
     let file = File::open(std::env::var_os("NVML_DOUBLE_STATES")?).ok()?;
     file.take((DEVICES * WORDS * 8) as u64).read_to_end(&mut bytes).ok()?;
+    let read_ns = now();
     let slot = bytes.get(index * WORDS * 8..)?;
     let word =
         |number: usize| Some(u64::from_le_bytes(slot.get(8 * number..8 * number + 8)?.try_into().ok()?));
@@ -64,7 +74,15 @@ pub(super) fn state(device: *mut c_void) -> Option<State> {
         shape: word(7)?,
         told: [word(8)?, word(9)?, word(10)?, word(11)?, word(12)?],
         pcie: [word(13)?, word(14)?],
+        done: (word(16)? != 0).then_some([done(word(17)?, read_ns.min(word(19)?)), done(word(18)?, read_ns)]),
+        read_ns,
     })
+}
+
+/// What a word of the bed says at this time: with the lowest bit, kernels run, and the time is to be added.
+fn done(word: u64, now_ns: u64) -> u64 {
+    let running = if word & 1 == 1 { now_ns } else { 0 };
+    (word >> 1).wrapping_add(running) & (u64::MAX >> 1)
 }
 
 impl State {
@@ -98,6 +116,19 @@ impl State {
     pub(super) fn told(self, metric: usize) -> Option<f64> {
         let hundredths = self.told.get(metric)?.checked_sub(1)?;
         Some(f64::from(u32::try_from(hundredths).ok()?) / 100.0)
+    }
+
+    /// What this metric was since an earlier state, in percent, by the time in which kernels ran.
+    pub(super) fn counted(self, earlier: Self, metric: usize) -> Option<f64> {
+        let time = self.read_ns.checked_sub(earlier.read_ns).filter(|time| *time > 0)?;
+        let (done, before) = (self.done?, earlier.done?);
+        if !self.is_alive() {
+            return Some(0.0);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a share of some seconds")]
+        let [computed, communicated] =
+            [0, 1].map(|of: usize| done[of].saturating_sub(before[of]) as f64 / time as f64);
+        Some((computed * COMPUTING.get(metric)? + communicated * COMMUNICATING.get(metric)?).min(100.0))
     }
 
     /// Bytes over PCIe: sent, received.

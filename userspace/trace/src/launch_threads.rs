@@ -1,6 +1,7 @@
-//! Processor time of the threads that launch: a host that launches late may be one that gets no processor.
+//! Processor time of the threads that launch, and of proxies: a host that launches late, or a message that is
+//! late, may be one that gets no processor.
 //!
-//! The thread that writes records notes the threads of plans and calls, each once. A thread of its own reads
+//! The thread that writes records notes the threads of plans, calls and messages, each once. A thread of its own reads
 //! their `schedstat` once a second, which waits for nobody (fs/proc/base.c, `proc_pid_schedstat`: two numbers
 //! of the scheduler's, without a lock) and takes some microseconds for each. Everybody may read it, unless
 //! `/proc` is mounted with `hidepid`; then there are no rows. A thread that has ended has none.
@@ -65,6 +66,7 @@ struct Seen {
     host: HostInfo,
     /// Thread ID, as ncclflow sees it.
     tid: u32,
+    is_proxy: bool,
 }
 
 /// A thread that is looked at.
@@ -79,7 +81,8 @@ struct Watched {
 #[derive(Debug)]
 pub(crate) struct LaunchWatch {
     threads: LaunchThreads,
-    last: Option<Key>,
+    /// The last thread that launched, and the last proxy.
+    last: [Option<Key>; 2],
     known: HashSet<Key>,
     /// Time of the record from which on known threads are told of again.
     tell_again_ns: u64,
@@ -103,7 +106,7 @@ impl LaunchThreads {
 
     /// Makes a watch for a thread that writes a recording.
     pub(crate) fn watch(&self) -> LaunchWatch {
-        LaunchWatch { threads: self.clone(), last: None, known: HashSet::new(), tell_again_ns: 0 }
+        LaunchWatch { threads: self.clone(), last: [None; 2], known: HashSet::new(), tell_again_ns: 0 }
     }
 }
 
@@ -114,18 +117,23 @@ impl Facts<Arc<LaunchThreadRow>> for LaunchThreads {
 }
 
 impl LaunchWatch {
-    /// Notes the thread of a record that tells of a launch.
+    /// Notes the thread of a record that tells of a launch, or of a message.
     pub(crate) fn note(&mut self, binding: &Binding, record: &RecordView<'_>) {
-        let is_launch = matches!(
-            binding.kind,
-            ProbeKind::Plan(_) | ProbeKind::ApiCall(_) | ProbeKind::ApiLine(_) | ProbeKind::ApiArguments(_)
-        );
+        let is_proxy = match binding.kind {
+            ProbeKind::Plan(_)
+            | ProbeKind::ApiCall(_)
+            | ProbeKind::ApiLine(_)
+            | ProbeKind::ApiArguments(_) => false,
+            ProbeKind::ProxyStep(_) | ProbeKind::SendSize(_) => true,
+            _ => return,
+        };
+        let last = &mut self.last[usize::from(is_proxy)];
         let header = &record.header;
         let key = (header.tgid, header.tid);
-        if !is_launch || (self.last == Some(key) && header.ts_ns < self.tell_again_ns) {
+        if *last == Some(key) && header.ts_ns < self.tell_again_ns {
             return;
         }
-        self.last = Some(key);
+        *last = Some(key);
         if header.ts_ns >= self.tell_again_ns || self.known.len() >= MAX_THREADS {
             self.known.clear();
             self.tell_again_ns = header.ts_ns.saturating_add(TELL_AGAIN_NS);
@@ -139,7 +147,7 @@ impl LaunchWatch {
         let tid = if header.tid == header.tgid { host.pid } else { header.tid };
         if self.threads.in_first_namespace || header.tid == header.tgid {
             // A thread that finds no room is told of again later.
-            let _ = to_thread.try_send(Seen { key, host, tid });
+            let _ = to_thread.try_send(Seen { key, host, tid, is_proxy });
         }
     }
 }
@@ -198,7 +206,7 @@ struct HasEnded;
 impl Watched {
     /// Looks at the thread. Returns its row, if it was looked at before and the kernel counts its times.
     fn look(&mut self, proc: &Path) -> Result<Option<LaunchThreadRow>, HasEnded> {
-        let Seen { key: (_, tid), host, tid: own_tid } = &self.seen;
+        let Seen { key: (_, tid), host, tid: own_tid, is_proxy } = &self.seen;
         let path = proc.join(format!("{}/task/{own_tid}/schedstat", host.pid));
         let times = read_text(path).ok().and_then(|text| run_times(&text)).ok_or(HasEnded)?;
         let ts_ns = now_ns(ClockId::Monotonic);
@@ -211,6 +219,7 @@ impl Watched {
                 host: host.host.as_str().to_owned(),
                 pid: host.pid,
                 tid: *tid,
+                is_proxy: *is_proxy,
                 ran_ns: times[0].checked_sub(before[0])?,
                 waited_ns: times[1].checked_sub(before[1])?,
             })
@@ -224,7 +233,7 @@ mod tests {
     use super::*;
 
     fn seen(tgid: u32, tid: u32) -> Seen {
-        Seen { key: (tgid, tid), host: HostInfo { host: "here".into(), pid: tgid }, tid }
+        Seen { key: (tgid, tid), host: HostInfo { host: "here".into(), pid: tgid }, tid, is_proxy: false }
     }
 
     #[test]

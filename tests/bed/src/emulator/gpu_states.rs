@@ -1,6 +1,5 @@
 //! What the emulated GPUs do, in a file that the NVML double (`tests/nvml-double`, which has the same numbers)
-//! answers from: 32 slots of sixteen 64-bit words. The last eight are for tests to write, but in jobs whose
-//! GPUs compute in each iteration: there they have what GPM says of that ([`GpuState::tell`]).
+//! answers from: 32 slots of twenty-four 64-bit words. Words 8 to 15 are for tests to write.
 
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd as _;
@@ -8,8 +7,6 @@ use std::path::Path;
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -18,7 +15,7 @@ use crate::runtime::launch::LaunchShape;
 use crate::runtime::lock;
 
 const SLOTS: usize = 32;
-const WORDS: usize = 16;
+const WORDS: usize = 24;
 const BYTES: usize = SLOTS * WORDS * 8;
 
 /// Words of a slot.
@@ -34,15 +31,12 @@ const COMPUTES: usize = 5;
 /// Blocks of the kernels that run now, and their warps in the upper half. Word 6 is the last error (Xid).
 const SHAPE: usize = 7;
 
-/// First of the words that say what GPM's metrics are: graphics, SM, occupancy, tensor and DRAM activity, in
-/// hundredths of a percent, plus one; 0: what the kernels that run make of them.
-const TOLD: usize = 8;
-/// How often they are told anew: each time of what was done since the time before.
-const TOLD_EVERY: Duration = Duration::from_millis(200);
-/// What a matrix product takes of a Hopper, in percent, in that order.
-const COMPUTING: [f64; 5] = [100.0, 86.0, 14.0, 78.0, 16.0];
-/// What a kernel of NCCL with one channel takes: one of 132 multiprocessors.
-const COMMUNICATING: [f64; 5] = [100.0, 0.76, 0.2, 0.0, 1.0];
+/// Whether the next words are counted: in jobs whose GPUs compute in each iteration.
+const COUNTS: usize = 16;
+/// Time in which kernels of the program ran, and NCCL's ([`Busy::word`]).
+const BUSY: [usize; 2] = [17, 18];
+/// When the kernels of the program that run will have ended. Written before a kernel begins, and read later.
+const ENDS: usize = 19;
 
 /// Time in which kernels ran.
 #[derive(Debug, Default)]
@@ -50,27 +44,33 @@ struct Busy {
     until_now_ns: u64,
     /// When the first of those that run began.
     since_ns: u64,
+    /// When the last of those that run will have ended: a GPU goes on while its process does not.
+    ends_ns: u64,
     running: u32,
 }
 
 impl Busy {
-    fn begin(&mut self, at_ns: u64) {
+    fn begin(&mut self, at_ns: u64, ends_ns: u64) {
         if self.running == 0 {
-            self.since_ns = at_ns;
+            (self.since_ns, self.ends_ns) = (at_ns, 0);
         }
+        self.ends_ns = self.ends_ns.max(ends_ns);
         self.running += 1;
     }
 
     fn end(&mut self, at_ns: u64) {
-        self.until_now_ns = self.at(at_ns);
-        self.since_ns = at_ns;
+        let at_ns = at_ns.min(self.ends_ns);
+        self.until_now_ns += at_ns.saturating_sub(self.since_ns);
+        self.since_ns = self.since_ns.max(at_ns);
         self.running = self.running.saturating_sub(1);
     }
 
-    /// The time until this moment.
-    fn at(&self, at_ns: u64) -> u64 {
-        let running = if self.running > 0 { at_ns.saturating_sub(self.since_ns) } else { 0 };
-        self.until_now_ns + running
+    /// The time in one word, that it is always whole: while kernels run, a reader adds the time that it is.
+    fn word(&self) -> u64 {
+        match self.running {
+            0 => self.until_now_ns << 1,
+            _ => self.until_now_ns.wrapping_sub(self.since_ns) << 1 | 1,
+        }
     }
 }
 
@@ -129,36 +129,29 @@ pub(crate) enum KernelOf {
 }
 
 impl GpuState {
-    /// A kernel runs until the guard is dropped.
-    pub(crate) fn run(self, of: KernelOf, shape: LaunchShape) -> Running {
+    /// A kernel runs until the guard is dropped. `ends_ns`: when it will have ended, if that is known.
+    pub(crate) fn run(self, of: KernelOf, shape: LaunchShape, ends_ns: Option<u64>) -> Running {
         let warps = shape.blocks * shape.threads.div_ceil(32);
         let shape = u64::from(shape.blocks) | u64::from(warps) << 32;
         self.words[SHAPE].fetch_add(shape, Ordering::Relaxed);
         self.words[RUNNING].fetch_add(1, Ordering::Relaxed);
-        lock(self.done).0[of as usize].begin(call_log::now());
+        self.count(of, |busy| busy.begin(call_log::now(), ends_ns.unwrap_or(u64::MAX)));
         Running { gpu: self, of, shape }
     }
 
-    /// Tells GPM's metrics from now on, for the life of the process.
-    pub(crate) fn tell(self) {
-        let mut before = (call_log::now(), [0; 2]);
-        let mut tell = move || {
-            let now = call_log::now();
-            let done = lock(self.done).0.each_ref().map(|busy| busy.at(now));
-            for (place, value) in self.words[TOLD..].iter().zip(metrics((now, done), before)) {
-                place.store(value + 1, Ordering::Relaxed);
-            }
-            before = (now, done);
-        };
-        let told = thread::Builder::new().name("bed gpu".to_owned()).spawn(move || {
-            loop {
-                thread::sleep(TOLD_EVERY);
-                tell();
-            }
-        });
-        if let Err(error) = told {
-            crate::say(&format!("cannot start a GPU's thread: {error}"));
+    /// What kernels do is counted from now on.
+    pub(crate) fn counts(self) {
+        self.words[COUNTS].store(1, Ordering::Relaxed);
+    }
+
+    fn count(self, of: KernelOf, change: impl FnOnce(&mut Busy)) {
+        let mut done = lock(self.done);
+        let busy = &mut done.0[of as usize];
+        change(busy);
+        if of == KernelOf::Program {
+            self.words[ENDS].store(busy.ends_ns, Ordering::Release);
         }
+        self.words[BUSY[of as usize]].store(busy.word(), Ordering::Release);
     }
 
     /// A kernel that is not NCCL's runs, or has ended.
@@ -188,44 +181,42 @@ impl Drop for Running {
         self.gpu.words[ENDED].store(now, Ordering::Relaxed);
         self.gpu.words[RUNNING].fetch_sub(1, Ordering::Relaxed);
         self.gpu.words[SHAPE].fetch_sub(self.shape, Ordering::Relaxed);
-        lock(self.gpu.done).0[self.of as usize].end(now);
+        self.gpu.count(self.of, |busy| busy.end(now));
     }
-}
-
-/// GPM's metrics of the time between two moments, by what was done until each, in hundredths of a percent.
-fn metrics((now, done): (u64, [u64; 2]), (then, before): (u64, [u64; 2])) -> [u64; 5] {
-    let time = now.saturating_sub(then).max(1) as f64;
-    let [computed, communicated] = [0, 1].map(|of| done[of].saturating_sub(before[of]) as f64 / time);
-    std::array::from_fn(|metric| {
-        let percent = computed * COMPUTING[metric] + communicated * COMMUNICATING[metric];
-        (100.0 * percent.min(100.0)).round() as u64
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn time_in_which_several_kernels_run_is_counted_once() {
-        let mut busy = Busy::default();
-        busy.begin(100);
-        busy.begin(110);
-        assert_eq!(busy.at(120), 20);
-        busy.end(130);
-        assert_eq!(busy.at(140), 40, "one still runs");
-        busy.end(150);
-        busy.begin(190);
-        assert_eq!((busy.at(190), busy.at(200)), (50, 60));
+    /// What a reader makes of a word.
+    fn at(busy: &Busy, now_ns: u64) -> u64 {
+        let word = busy.word();
+        let running = if word & 1 == 1 { now_ns.min(busy.ends_ns) } else { 0 };
+        (word >> 1).wrapping_add(running) & (u64::MAX >> 1)
     }
 
     #[test]
-    fn a_gpu_that_waits_in_nccl_is_busy_without_its_tensor_cores() {
-        let begun = (1_000, [500, 500]);
-        assert_eq!(metrics((2_000, [1_500, 500]), begun), COMPUTING.map(|percent| 100 * percent as u64));
-        assert_eq!(metrics((2_000, [500, 1_500]), begun), [10_000, 76, 20, 0, 100]);
-        assert_eq!(metrics((2_000, [1_000, 1_000]), begun), [10_000, 4_338, 710, 3_900, 850]);
-        assert_eq!(metrics((2_000, [1_000, 500]), begun)[0], 5_000, "idle half of the time");
-        assert_eq!(metrics(begun, begun), [0; 5]);
+    fn time_in_which_several_kernels_run_is_counted_once() {
+        let mut busy = Busy::default();
+        busy.begin(100, u64::MAX);
+        busy.begin(110, u64::MAX);
+        assert_eq!(at(&busy, 120), 20);
+        busy.end(130);
+        assert_eq!(at(&busy, 140), 40, "one still runs");
+        busy.end(150);
+        busy.begin(190, u64::MAX);
+        assert_eq!((at(&busy, 190), at(&busy, 200)), (50, 60));
+    }
+
+    #[test]
+    fn a_kernel_ends_in_time_while_its_process_is_stopped() {
+        let mut busy = Busy::default();
+        busy.begin(100, 130);
+        assert_eq!((at(&busy, 120), at(&busy, 500)), (20, 30));
+        busy.end(600);
+        assert_eq!(at(&busy, 700), 30);
+        busy.begin(700, 750);
+        assert_eq!((at(&busy, 710), at(&busy, 800)), (40, 80));
     }
 }

@@ -29,6 +29,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -38,6 +39,7 @@ use self::gpu_states::{GpuState, GpuStates, KernelOf, Running};
 use self::kernel::Kernel;
 use self::layout::{HostComm, Layout, Work};
 use self::transfer_log::{LaunchName, TransferLog};
+use crate::call_log;
 use crate::library::Library;
 use crate::link;
 use crate::options::Options;
@@ -134,19 +136,21 @@ impl Shared {
         hash
     }
 
-    /// What the GPU of a rank does is told as GPM's metrics from now on.
-    pub(crate) fn tell(&self, rank: u32) {
+    /// What the GPU of a rank does is counted from now on, for GPM's metrics.
+    pub(crate) fn counts(&self, rank: u32) {
         if let Some(gpu) = self.0.gpus.get(rank as usize).copied().flatten() {
-            gpu.tell();
+            gpu.counts();
         }
     }
 
-    /// A kernel that is not NCCL's runs on the GPU of a rank until what this gives is dropped.
-    pub(crate) fn compute(&self, rank: u32) -> Option<Computing> {
+    /// A kernel that is not NCCL's runs on the GPU of a rank until what this gives is dropped. `time`: how long
+    /// it takes; the GPU has ended it then, also if this process does not run.
+    pub(crate) fn compute(&self, rank: u32, time: Duration) -> Option<Computing> {
         let gpu = self.0.gpus.get(rank as usize).copied().flatten()?;
         gpu.computes(true);
+        let ends_ns = call_log::now().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         Some(Computing {
-            _running: gpu.run(KernelOf::Program, LaunchShape { blocks: 132, threads: 256 }),
+            _running: gpu.run(KernelOf::Program, LaunchShape { blocks: 132, threads: 256 }, Some(ends_ns)),
             gpu,
         })
     }
@@ -208,17 +212,17 @@ impl State {
         }
         if let Some(gpu) = gpu {
             let computes = of_rank(&self.computes);
-            let before = gpu.run(KernelOf::Program, LaunchShape { blocks: 132, threads: 256 });
+            let before = gpu.run(KernelOf::Program, LaunchShape { blocks: 132, threads: 256 }, None);
             gpu.computes(computes.iter().any(|file| crate::environment::exists(file)));
             let goes_on = control.wait_while(&computes);
             gpu.computes(false);
             drop(before);
-            let _before = gpu.run(KernelOf::Program, LaunchShape { blocks: 1, threads: 32 });
+            let _before = gpu.run(KernelOf::Program, LaunchShape { blocks: 1, threads: 32 }, None);
             if !goes_on || !control.wait_while(&of_rank(&self.spins)) {
                 return Ok(());
             }
         }
-        let _running = gpu.map(|gpu| gpu.run(KernelOf::Nccl, launch.shape));
+        let _running = gpu.map(|gpu| gpu.run(KernelOf::Nccl, launch.shape, None));
         let kernel = Kernel {
             layout,
             functions,

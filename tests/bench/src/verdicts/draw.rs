@@ -144,7 +144,12 @@ impl Case {
             bytes: if kind == FaultKind::Link { 16_384 } else { pick(&mut random, &[1024, 4096]) },
             syncs,
             stages: is_pipeline.then_some(2),
-            level: if way == Way::SharedMemory { "flow" } else { pick(&mut random, &["flow", "steps"]) },
+            // A slow link can be seen in measured messages only.
+            level: match (way, kind) {
+                (Way::SharedMemory, _) => "flow",
+                (_, FaultKind::Link) => "steps",
+                _ => pick(&mut random, &["flow", "steps"]),
+            },
             sees_begin: random.below(2) == 0,
             between: 0.5 + 0.25 * f64::from(below(&mut random, 9)),
             fault,
@@ -178,7 +183,7 @@ impl Case {
     pub(super) fn options(&self) -> String {
         let mut ops = vec!["allreduce"; self.collectives as usize];
         if self.stages.is_some() {
-            ops.insert(0, "sendstage");
+            ops.splice(0..0, ["sendstage", "returnstage"]);
         }
         let Self { ranks, compute_ms, bytes, .. } = self;
         let mut options = vec![

@@ -15,7 +15,7 @@ use rustix::{
     process::{Pid, Signal, kill_process},
     time::{ClockId, clock_gettime},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     answer::Answer,
@@ -44,8 +44,49 @@ pub(super) struct Trial {
     pub(super) iteration_ms: f64,
 }
 
+/// Where the recording of a case is kept, and what it took.
+pub(super) struct Kept(PathBuf);
+
+impl Kept {
+    pub(super) fn new(folder: &Path, seed: u64, run: u64) -> Self {
+        Self(folder.join(format!("{seed}-{run}")))
+    }
+
+    fn recording(&self) -> PathBuf {
+        self.0.join("recording")
+    }
+
+    fn times(&self) -> PathBuf {
+        self.0.join("times.json")
+    }
+
+    fn keep(&self, case: &Case, recording: &Path, healthy_ms: f64, iteration_ms: f64) -> Result<()> {
+        fs::create_dir_all(&self.0)?;
+        let copied = Command::new("cp").arg("-r").arg(recording).arg(self.recording()).status()?;
+        if !copied.success() {
+            bail!("cannot keep `{}`", recording.display());
+        }
+        let times =
+            json!({ "case": format!("{case:?}"), "healthy_ms": healthy_ms, "iteration_ms": iteration_ms });
+        Ok(fs::write(self.times(), times.to_string())?)
+    }
+
+    /// Judges what was kept. `None`: nothing was.
+    pub(super) fn again(&self, ncclflow: &Path, case: &Case) -> Result<Option<Trial>> {
+        let Ok(times) = fs::read(self.times()) else { return Ok(None) };
+        let times: Value = serde_json::from_slice(&times)?;
+        if times["case"] != format!("{case:?}") {
+            bail!("`{}` is of another case", self.0.display());
+        }
+        let ms = |key: &str| times[key].as_f64().with_context(|| format!("no `{key}`"));
+        let [healthy_ms, iteration_ms] = [ms("healthy_ms")?, ms("iteration_ms")?];
+        let answer = Answer::read(&check(ncclflow, &[self.recording()])?);
+        Ok(Some(Trial { answer, healthy_ms, iteration_ms }))
+    }
+}
+
 /// Runs a case. `None`: this machine lacks something that it needs.
-pub(super) fn run(bench: &mut Bench, case: &Case) -> Result<Option<Trial>> {
+pub(super) fn run(bench: &mut Bench, case: &Case, kept: Option<&Kept>) -> Result<Option<Trial>> {
     let namespaces = match case.way {
         Way::Hosts => {
             let Some(made) = Namespaces::start(case.ranks) else { return Ok(None) };
@@ -93,12 +134,15 @@ pub(super) fn run(bench: &mut Bench, case: &Case) -> Result<Option<Trial>> {
     if !status.success() {
         bail!("ncclflow ended with {status}: {said}");
     }
-    let answer = Answer::read(&check(&bench.programs.join("ncclflow"), &[output])?);
+    let answer = Answer::read(&check(&bench.programs.join("ncclflow"), std::slice::from_ref(&output))?);
     // Other work on this machine comes and goes: what is usual is looked at on both sides of the fault.
     let before_ms = iteration(&job.log, case.ranks, begun + SETTLES, healthy_until)?;
     let after_ms = iteration(&job.log, case.ranks, mended + SETTLES, ended)?;
     let healthy_ms = f64::midpoint(before_ms, after_ms);
     let iteration_ms = iteration(&job.log, case.ranks, from, until)?;
+    if let Some(kept) = kept {
+        kept.keep(case, &output, healthy_ms, iteration_ms)?;
+    }
     fs::remove_dir_all(&folder)?;
     Ok(Some(Trial { answer, healthy_ms, iteration_ms }))
 }

@@ -137,9 +137,11 @@ impl Sink for FolderRows {
     }
 
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) {
-        let Some(Some(rank)) = self.ranks.get_mut(&op.rank) else { return };
-        let ended = self.facts.ended_ns();
+        let Self { ranks, facts, slow, .. } = self;
+        let Some(Some(rank)) = ranks.get_mut(&op.rank) else { return };
+        let ended = facts.ended_ns();
         for row in messages {
+            slow.message(&rank.communicator, row);
             if let (Direction::Send, Some(wait)) = (row.op, row.wait_network_ns.get()) {
                 *rank.attribution.waits.in_network_ns.entry(row.peer).or_default() += wait;
             }

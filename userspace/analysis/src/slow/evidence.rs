@@ -8,6 +8,7 @@ use super::{
     launches::{Late, median},
     longest_waits::RankWaits,
     shares::Shares,
+    transits::Link,
     verdict::RankName,
 };
 
@@ -22,6 +23,8 @@ pub(super) struct Evidence {
     pub(super) late: Vec<LateRanks>,
     /// Waits for messages, by communicator.
     pub(super) waits: Vec<Vec<WaitingRank>>,
+    /// Links of which both ends were measured on one host, by communicator.
+    pub(super) links: Vec<Vec<MeasuredLink>>,
     /// Messages go through proxies: they can be measured.
     pub(super) has_proxy: bool,
 }
@@ -36,6 +39,8 @@ pub(super) struct RankEvidence {
     pub(super) utilization: Option<Mean>,
     /// Of its launching thread.
     pub(super) processor: Option<ProcessorTime>,
+    /// Of its proxy's thread.
+    pub(super) proxy: Option<ProcessorTime>,
 }
 
 /// The job's iterations.
@@ -69,6 +74,17 @@ pub(super) struct WaitingRank {
     pub(super) waits: RankWaits,
     pub(super) own: TimeShare,
     pub(super) waiting: TimeShare,
+}
+
+/// Messages from a rank to another; ranks by index into [`Evidence::ranks`].
+#[derive(Clone, Debug)]
+pub(super) struct MeasuredLink {
+    pub(super) from: usize,
+    pub(super) to: usize,
+    /// Time in which the receiver waited for what was in the network.
+    pub(super) in_network: TimeShare,
+    /// Usual time of a message in the network.
+    pub(super) typical_ns: u64,
 }
 
 /// A member of a folder.
@@ -137,8 +153,9 @@ fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members
             gpu: facts.gpu,
         };
         let activity = folders.get(of.0).and_then(|gathered| gathered.activity(facts));
-        let processor = folders.get(of.0).and_then(|gathered| gathered.processor_time(facts.pid));
-        RankEvidence { processor, ..RankEvidence::new(name, activity, span(of.0)) }
+        let times = folders.get(of.0).map(|gathered| gathered.processor_times(facts.pid));
+        let [processor, proxy] = times.unwrap_or_default();
+        RankEvidence { processor, proxy, ..RankEvidence::new(name, activity, span(of.0)) }
     });
     let ranks = ranks.collect();
     let mean_ns = sequence_ns(folders, &members);
@@ -175,6 +192,15 @@ fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members
             })
         };
         let waits: Vec<WaitingRank> = waits.filter_map(of_rank).collect();
+        let links = communicator.parts.iter().flat_map(|(_, rows)| links(rows));
+        let of_link = |(ranks, in_network, typical_ns): ((i32, i32), TimeShare, u64)| {
+            let [from, to] = [ranks.0, ranks.1].map(|rank| at(communicator.members.get(&rank)?));
+            Some(MeasuredLink { from: from?, to: to?, in_network, typical_ns })
+        };
+        let links: Vec<MeasuredLink> = links.filter_map(of_link).collect();
+        if links.len() > 1 {
+            evidence.links.push(links);
+        }
         if waits.len() > 1 {
             evidence.waits.push(waits);
         }
@@ -185,6 +211,20 @@ fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members
     evidence.iteration = evidence.late.first().and_then(LateRanks::iteration);
     evidence.groups = groups(&communicators, &index);
     evidence
+}
+
+/// Returns how long messages of each link of a folder were in the network: share, and usual time.
+fn links(rows: &CommunicatorRows) -> Vec<((i32, i32), TimeShare, u64)> {
+    let links = || rows.transits.links.iter();
+    let spans = || links().filter_map(|(_, link)| link.shares.span_ns());
+    let Some(span) = spans().map(|span| span.0).min().zip(spans().map(|span| span.1).max()) else {
+        return Vec::new();
+    };
+    let share = |link: &Link| TimeShare {
+        mean: link.shares.means(span).map(|means| means.1),
+        halves: link.shares.most().1,
+    };
+    links().map(|(ranks, link)| (*ranks, share(link), link.typical_ns())).collect()
 }
 
 /// Returns the number of a communicator's collectives, `count` in `span_ns`, within so long a time.
@@ -249,7 +289,23 @@ impl RankEvidence {
             memory: mean(Measure::Memory),
             utilization: mean(Measure::Utilization),
             processor: None,
+            proxy: None,
         }
+    }
+}
+
+/// Share of the time in which a proxy waits for a processor, from which on its messages are late by that.
+const STARVED_PERCENT: f64 = 5.0;
+
+impl RankEvidence {
+    /// Returns the share of the time in which its proxy waited for a processor.
+    pub(super) fn starved_percent(&self) -> f64 {
+        self.proxy.and_then(|proxy| proxy.percents()).map_or(0.0, |(_, waited)| waited)
+    }
+
+    /// Tells whether its proxy gets too little of the processor to tell how long messages take.
+    pub(super) fn is_starved(&self) -> bool {
+        self.starved_percent() >= STARVED_PERCENT
     }
 }
 

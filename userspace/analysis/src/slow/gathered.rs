@@ -6,12 +6,14 @@ use std::{
 };
 
 use flow::{
-    schema::{CommunicatorReport, GpuRow, LaunchThreadRow, Op, RankKey},
+    schema::{CommunicatorReport, GpuRow, LaunchThreadRow, MessageRow, Op, RankKey},
     session::SessionReport,
 };
 use nccl_library::nccl::Name;
 
-use super::{activity::Activity, launches::Launches, longest_waits::RankWaits, shares::Shares};
+use super::{
+    activity::Activity, launches::Launches, longest_waits::RankWaits, shares::Shares, transits::Transits,
+};
 use crate::{export::Who, iterations::Iterations};
 
 /// Most launches of a communicator on one host that are kept.
@@ -47,6 +49,7 @@ pub(super) struct CommunicatorRows {
     /// Pairs of ranks that send to each other: sender and receiver.
     pub(super) pairs: BTreeSet<(i32, i32)>,
     pub(super) waits: Vec<(RankWaits, Shares)>,
+    pub(super) transits: Transits,
     /// An op has a peer with a proxy.
     pub(super) has_proxy: bool,
     last: BTreeMap<i32, u64>,
@@ -58,6 +61,15 @@ pub(super) struct ProcessorTime {
     pub(super) ran: Duration,
     pub(super) waited: Duration,
     pub(super) all: Duration,
+}
+
+impl ProcessorTime {
+    /// Returns the parts of the time, in percent, in which it ran, and in which it waited for a processor.
+    /// `None`: it was not looked at.
+    pub(super) fn percents(&self) -> Option<(f64, f64)> {
+        let share = |part: Duration| part.div_duration_f64(self.all) * 100.0;
+        (!self.all.is_zero()).then(|| (share(self.ran), share(self.waited)))
+    }
 }
 
 /// Rows of a folder.
@@ -74,8 +86,8 @@ pub(crate) struct Gathered {
     pub(super) sequences: HashMap<u32, u64>,
     /// Activity of GPUs: NVML's number, UUID and PCI address, as rows have them.
     pub(super) gpus: BTreeMap<(u32, Option<String>, Option<String>), Activity>,
-    /// Processor time of threads that launch, by process and thread.
-    threads: HashMap<(u32, u32), ProcessorTime>,
+    /// Processor time of threads, by process, and thread: those that launch, and proxies.
+    threads: [HashMap<(u32, u32), ProcessorTime>; 2],
     /// Wall times of the first and the last launch.
     pub(super) span_ns: Option<(u64, u64)>,
 }
@@ -128,6 +140,13 @@ impl Gathered {
         }
     }
 
+    /// Takes a measured message of a rank of this communicator.
+    pub(crate) fn message(&mut self, communicator: &str, row: &MessageRow) {
+        if let Some(rows) = self.communicators.get_mut(communicator) {
+            rows.transits.add(row);
+        }
+    }
+
     /// Takes the waits of a rank, when all messages have come.
     pub(crate) fn waits(&mut self, communicator: &str, waits: &RankWaits, shares: Shares) {
         if let Some(rows) = self.communicators.get_mut(communicator) {
@@ -147,16 +166,20 @@ impl Gathered {
     }
 
     pub(crate) fn launch_thread(&mut self, row: &LaunchThreadRow) {
-        let time = self.threads.entry((row.pid, row.tid)).or_default();
+        let [launching, proxies] = &mut self.threads;
+        let threads = if row.is_proxy { proxies } else { launching };
+        let time = threads.entry((row.pid, row.tid)).or_default();
         time.ran = time.ran.saturating_add(Duration::from_nanos(row.ran_ns));
         time.waited = time.waited.saturating_add(Duration::from_nanos(row.waited_ns));
         time.all = time.all.saturating_add(Duration::from_nanos(row.period_ns));
     }
 
-    /// Returns the processor time of the thread of a process that asked for most.
-    pub(super) fn processor_time(&self, pid: u32) -> Option<ProcessorTime> {
-        let of_process = self.threads.iter().filter(|((of, _), _)| *of == pid).map(|(_, time)| *time);
-        of_process.max_by_key(|time| time.ran.saturating_add(time.waited))
+    /// Returns the processor times of the launching thread and the proxy of a process that asked for most.
+    pub(super) fn processor_times(&self, pid: u32) -> [Option<ProcessorTime>; 2] {
+        self.threads.each_ref().map(|threads| {
+            let of_process = threads.iter().filter(|((of, _), _)| *of == pid).map(|(_, time)| *time);
+            of_process.max_by_key(|time| time.ran.saturating_add(time.waited))
+        })
     }
 
     /// Returns what a rank is of: known from another communicator, by process and GPU, or new.

@@ -1,16 +1,20 @@
 //! What measured messages tell: of the ranks of a communicator, the one that others wait for waits least.
 
 use super::{
-    evidence::{Evidence, TimeShare, WaitingRank},
+    evidence::{Evidence, MeasuredLink, RankEvidence, TimeShare, WaitingRank},
+    launches::median,
     longest_waits::{Culprit, Reason, culprit},
-    pauses, text,
+    pauses::{self, Pauses},
+    text,
     verdict::{Cause, FAULT_PERCENT, Kind, STANDARD_ERRORS, above},
 };
 
 /// Returns ranks whose GPUs had the data that they needed and did not go on, ranks that came late, ranks that
 /// were not recorded, and links.
 pub(super) fn causes(evidence: &Evidence) -> Vec<Cause> {
-    let mut causes: Vec<Cause> = Vec::new();
+    let mut causes: Vec<Cause> =
+        evidence.links.iter().filter_map(|links| slow_link(evidence, links)).collect();
+    let by_link = causes.iter().filter_map(|cause| cause.percent).fold(0.0, f64::max);
     for ranks in &evidence.waits {
         let waits: Vec<_> = ranks.iter().map(|rank| rank.waits.clone()).collect();
         let end = culprit(&waits);
@@ -23,9 +27,51 @@ pub(super) fn causes(evidence: &Evidence) -> Vec<Cause> {
         if found.is_empty() {
             causes.extend(end.and_then(|end| elsewhere(evidence, ranks, end)));
         }
-        causes.extend(found);
+        // Who waits for a slow link does not hold others up.
+        causes.extend(found.into_iter().filter(|cause| cause.percent.unwrap_or(0.0) > 2.0 * by_link));
     }
     causes
+}
+
+/// A link stands out on which messages are this many times as long as on the link in the middle.
+const TIMES_THE_OTHERS: u64 = 2;
+
+/// Returns the link whose receiver waits for the network more than those of other links do.
+fn slow_link(evidence: &Evidence, links: &[MeasuredLink]) -> Option<Cause> {
+    let share = |link: &MeasuredLink| link.in_network.mean.map_or(0.0, |mean| mean.percent);
+    let slowest = links.iter().max_by(|one, other| share(one).total_cmp(&share(other)))?;
+    let others = || links.iter().filter(|link| !std::ptr::eq(*link, slowest));
+    let typical_ns = median(others().map(|link| link.typical_ns).collect());
+    if slowest.typical_ns < typical_ns.saturating_mul(TIMES_THE_OTHERS) {
+        return None;
+    }
+    let shares: Vec<TimeShare> = others().map(|link| link.in_network).collect();
+    let percent = exceeds(slowest.in_network, &shares)?;
+    let [from, to] = [slowest.from, slowest.to].map(|at| evidence.ranks.get(at));
+    let (from, to) = (from?, to?);
+    let iteration = evidence.iteration;
+    // A message is seen late by a proxy that gets no processor.
+    if from.is_starved() || to.is_starved() {
+        let rank = if from.starved_percent() > to.starved_percent() { from } else { to };
+        let others = evidence.ranks.iter().filter(|other| !std::ptr::eq(*other, rank));
+        let most = others.map(RankEvidence::starved_percent).fold(0.0, f64::max);
+        return (rank.starved_percent() >= most * 3.0).then(|| Cause {
+            kind: Kind::Host,
+            ranks: vec![rank.name.rank],
+            text: text::starved(&rank.name, iteration, percent),
+            evidence: text::host_evidence(rank, &Pauses::default(), None, false),
+            ..Cause::sized(percent, iteration, 0.9)
+        });
+    }
+    let (from, to) = (&from.name, &to.name);
+    Some(Cause {
+        kind: Kind::Link,
+        ranks: vec![from.rank],
+        peer: Some(to.rank),
+        text: text::link(from, to.rank, iteration, percent),
+        evidence: vec![text::link_evidence(slowest.typical_ns, typical_ns)],
+        ..Cause::sized(percent, iteration, 0.95)
+    })
 }
 
 /// Half seconds that one rank must stand out in, if nothing else shows that it does.

@@ -11,7 +11,8 @@
 //!   multiprocessors are busiest; and a GPU that has nothing to run while the others' kernels wait has a late
 //!   host.
 //! - When ranks launch the same collective, by one host's clock.
-//! - What messages waited for, where they were measured ([`crate::check`]).
+//! - What messages waited for, where they were measured ([`crate::check`]), and how long they were in the
+//!   network, by the clocks of both ends.
 
 mod activity;
 mod evidence;
@@ -23,6 +24,7 @@ mod pauses;
 mod shares;
 mod text;
 mod together;
+mod transits;
 mod verdict;
 
 pub(crate) use gathered::Gathered;

@@ -1,6 +1,6 @@
 //! The verdict's sentences.
 
-use std::{io, time::Duration};
+use std::io;
 
 use flow::text::{joined, spaced_seconds};
 
@@ -147,13 +147,12 @@ pub(super) fn host_evidence(
             pauses.iterations
         ));
     }
-    if let Some(time) = rank.processor.filter(|time| !time.all.is_zero()) {
-        let share = |part: Duration| part.div_duration_f64(time.all) * 100.0;
-        lines.push(format!(
-            "the thread that launches ran {:.0} % of the time, and waited for a processor {:.0} %",
-            share(time.ran),
-            share(time.waited)
-        ));
+    let launching = ("the thread that launches", rank.processor);
+    for (name, time) in [launching, ("its proxy's thread", rank.proxy)] {
+        if let Some((ran, waited)) = time.and_then(|time| time.percents()) {
+            lines
+                .push(format!("{name} ran {ran:.0} % of the time, and waited for a processor {waited:.0} %"));
+        }
     }
     if let Some(idle) = idle {
         let mean = if is_coarse { rank.utilization } else { rank.graphics };
@@ -170,6 +169,22 @@ pub(super) fn link(from: &RankName, to: i32, iteration: Option<Iteration>, perce
     format!(
         "the others wait for the link from {} to rank {to}: its messages take the longest in the network, {}",
         from.shown(),
+        of_iteration(iteration, percent)
+    )
+}
+
+pub(super) fn link_evidence(typical_ns: u64, others_ns: u64) -> String {
+    format!(
+        "a message is in the network for {}, on the other links for {}, by the clock of their host",
+        spaced_seconds(typical_ns),
+        spaced_seconds(others_ns)
+    )
+}
+
+pub(super) fn starved(name: &RankName, iteration: Option<Iteration>, percent: f64) -> String {
+    format!(
+        "the others wait for {}: its proxy, which drives the network, gets too little of the processor, {}",
+        name.shown(),
         of_iteration(iteration, percent)
     )
 }
@@ -273,6 +288,11 @@ pub(super) fn not_seen(evidence: &Evidence) -> Vec<String> {
     }
     if evidence.waits.is_empty() && evidence.has_proxy {
         notes.push("what messages waited for: they were not measured (record with --level steps)".to_owned());
+    }
+    let starved = of(|rank| !rank.is_starved());
+    if !starved.is_empty() && !evidence.links.is_empty() {
+        let names = name_ranks(&starved);
+        notes.push(format!("whether links are slow: the proxies of {names} wait for a processor"));
     }
     if evidence.iteration.is_none() {
         notes.push("the job's iterations: no sequence of collectives recurs".to_owned());

@@ -124,8 +124,12 @@ impl Slow {
         let is_new = |cause: &Cause| !is_told(cause) && !cause.ranks.iter().any(|rank| named.contains(rank));
         causes.extend(by_messages.into_iter().filter(is_new));
         causes.extend(together::causes(evidence));
+        // That all became slower is no other cause than what made them slower.
+        let named = causes.iter().filter(|cause| cause.names_somebody()).filter_map(|cause| cause.percent);
+        let explained = named.fold(0.0, f64::max) * 2.0;
         causes.sort_by(|one, other| {
-            let rank = |cause: &Cause| (cause.is_note, -cause.percent.unwrap_or(0.0));
+            let is_explained = |cause: &Cause| cause.kind == Kind::All && cause.percent <= Some(explained);
+            let rank = |cause: &Cause| (cause.is_note, is_explained(cause), -cause.percent.unwrap_or(0.0));
             rank(one).partial_cmp(&rank(other)).unwrap_or(std::cmp::Ordering::Equal)
         });
         let has_activity = evidence.ranks.iter().filter(|rank| rank.multiprocessors.is_some()).count() > 1;
@@ -309,6 +313,11 @@ fn stages(evidence: &Evidence) -> Option<Cause> {
 }
 
 impl Cause {
+    /// Tells whether somebody is named for what it costs.
+    fn names_somebody(&self) -> bool {
+        matches!(self.kind, Kind::Gpu | Kind::Host | Kind::Stage | Kind::Link)
+    }
+
     pub(super) fn sized(percent: f64, iteration: Option<Iteration>, confidence: f64) -> Self {
         let cost_ms = iteration.map(|iteration| rounded(milliseconds(iteration.mean_ns) * percent / 100.0));
         Self { percent: Some(rounded(percent)), cost_ms, confidence: Some(confidence), ..Self::default() }

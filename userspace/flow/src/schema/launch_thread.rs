@@ -1,7 +1,7 @@
 //! Processor time of threads that launch.
 
 row! {
-    /// A thread that launches collectives, over about a second. Of the rest of `period_ns` it slept.
+    /// A thread that launches collectives, or a proxy's that drives the network, over about a second. Of the rest of `period_ns` it slept.
     #[derive(Default, Eq)]
     pub struct LaunchThreadRow {
         /// When the thread was looked at, on `CLOCK_MONOTONIC`.
@@ -14,6 +14,8 @@ row! {
         "pid": Identity, pid: u32;
         /// Thread ID, as in the calls of the thread.
         "tid": Identity, tid: u32;
+        /// It is a proxy's. Its messages were measured.
+        "proxy": Identity, #[serde(default)] is_proxy: bool;
         /// Time in which it ran.
         "ran_ns": Measured "ns", ran_ns: u64;
         /// Time in which it was ready to run and waited for a processor. The kernel counts a wait when it ends,
