@@ -38,6 +38,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     first: u64,
 
+    /// Seconds of each recording
+    #[arg(long, value_name = "SECS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(2..=600))]
+    seconds: u64,
+
     /// Keeps the recordings in this folder
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
@@ -75,7 +79,7 @@ pub(crate) fn run(bench: &mut Bench, args: &Args) -> Result<Value> {
         let case = Case::draw(args.seed, run, args.only);
         let trial = match kept(&args.again, run) {
             Some(kept) => kept.again(&ncclflow, &case),
-            None => trial::run(bench, &case, kept(&args.keep, run).as_ref()),
+            None => trial::run(bench, &case, args.seconds, kept(&args.keep, run).as_ref()),
         };
         let trial = trial
             .map(|trial| trial.map(|trial| Judged::new(&case.truth(), case.put_in(trial.healthy_ms), trial)));

@@ -14,7 +14,7 @@ use flow::{
 };
 use inspect::{
     clock::now_ns,
-    process::{in_first_pid_namespace, read_text, run_times},
+    process::{ProcessorLimits, Throttled, in_first_pid_namespace, read_text, run_times},
 };
 use recording::format::{Facts, LatestFacts};
 use std::{
@@ -73,8 +73,18 @@ struct Seen {
 #[derive(Debug)]
 struct Watched {
     seen: Seen,
-    /// Time of the last look, and the thread's times at it: ran, waited.
-    before: Option<(u64, [u64; 2])>,
+    /// What was seen at the last look.
+    before: Option<Look>,
+    /// Of its process.
+    limits: ProcessorLimits,
+}
+
+#[derive(Debug)]
+struct Look {
+    ts_ns: u64,
+    /// The thread's times: ran, waited.
+    times: [u64; 2],
+    throttled: Vec<Throttled>,
 }
 
 /// Watch of a recording's records for threads that launch.
@@ -191,7 +201,10 @@ fn add(threads: &mut BTreeMap<Key, Watched>, seen: Seen) {
     let of_process = threads.range((tgid, 0)..=(tgid, u32::MAX)).count();
     if threads.len() < MAX_THREADS && of_process < MAX_OF_PROCESS {
         threads.entry((tgid, tid)).or_insert_with(|| {
-            let mut thread = Watched { seen, before: None };
+            // What stops a process stops all of its threads.
+            let limits =
+                if seen.is_proxy { ProcessorLimits::default() } else { ProcessorLimits::of(seen.host.pid) };
+            let mut thread = Watched { seen, before: None, limits };
             // The first look. One that has ended meanwhile is seen at the next.
             let _ = thread.look(Path::new("/proc"));
             thread
@@ -210,22 +223,36 @@ impl Watched {
         let path = proc.join(format!("{}/task/{own_tid}/schedstat", host.pid));
         let times = read_text(path).ok().and_then(|text| run_times(&text)).ok_or(HasEnded)?;
         let ts_ns = now_ns(ClockId::Monotonic);
-        let before = self.before.replace((ts_ns, times));
+        let throttled = self.limits.throttled();
+        let most = self.before.as_ref().map(|before| most_throttled(&before.throttled, &throttled));
+        let before = self.before.replace(Look { ts_ns, times, throttled });
+        let most = most.unwrap_or_default();
         // A kernel without these counts says 0, a new thread of the same number less than before.
-        let row = before.filter(|_| times != [0, 0]).and_then(|(before_ns, before)| {
+        let row = before.filter(|_| times != [0, 0]).and_then(|before| {
             Some(LaunchThreadRow {
                 ts_ns,
-                period_ns: ts_ns.saturating_sub(before_ns),
+                period_ns: ts_ns.saturating_sub(before.ts_ns),
                 host: host.host.as_str().to_owned(),
                 pid: host.pid,
                 tid: *tid,
                 is_proxy: *is_proxy,
-                ran_ns: times[0].checked_sub(before[0])?,
-                waited_ns: times[1].checked_sub(before[1])?,
+                ran_ns: times[0].checked_sub(before.times[0])?,
+                waited_ns: times[1].checked_sub(before.times[1])?,
+                periods: most.periods,
+                throttled: most.throttled,
             })
         });
         Ok(row)
     }
+}
+
+/// Returns the growth of the limit that was used up most often.
+fn most_throttled(before: &[Throttled], now: &[Throttled]) -> Throttled {
+    let growth = before.iter().zip(now).map(|(before, now)| Throttled {
+        periods: now.periods.saturating_sub(before.periods),
+        throttled: now.throttled.saturating_sub(before.throttled),
+    });
+    growth.max_by_key(|growth| growth.throttled).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -241,7 +268,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let task = folder.path().join("7/task/9");
         std::fs::create_dir_all(&task).unwrap();
-        let mut thread = Watched { seen: seen(7, 9), before: None };
+        let limits = ProcessorLimits::default();
+        let mut thread = Watched { seen: seen(7, 9), before: None, limits };
         let mut look = |schedstat: &str| {
             std::fs::write(task.join("schedstat"), schedstat).unwrap();
             thread.look(folder.path()).map(|row| row.map(|row| [row.ran_ns, row.waited_ns]))
@@ -254,6 +282,19 @@ mod tests {
         assert!(look("").is_err() && look("what").is_err());
         std::fs::remove_dir_all(&task).unwrap();
         assert!(thread.look(folder.path()).is_err());
+    }
+
+    #[test]
+    fn of_several_limits_the_one_that_is_used_up_counts() {
+        let counts = |all: &[(u64, u64)]| -> Vec<Throttled> {
+            all.iter()
+                .map(|(periods, throttled)| Throttled { periods: *periods, throttled: *throttled })
+                .collect()
+        };
+        let most = most_throttled(&counts(&[(10, 1), (100, 50)]), &counts(&[(20, 2), (110, 58)]));
+        assert_eq!(most, Throttled { periods: 10, throttled: 8 });
+        assert_eq!(most_throttled(&[], &counts(&[(1, 1)])), Throttled::default());
+        assert_eq!(most_throttled(&counts(&[(9, 9)]), &counts(&[(1, 1)])), Throttled::default(), "a new one");
     }
 
     #[test]

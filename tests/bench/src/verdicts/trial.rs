@@ -27,8 +27,6 @@ use crate::{bench::Bench, job::Job};
 const HEALTHY: Duration = Duration::from_secs(3);
 /// The first part of it, in which connections are made.
 const SETTLES: Duration = Duration::from_secs(1);
-/// Seconds of recording.
-const RECORDED: u64 = 10;
 /// Time from one stop of a process to the next.
 const STOPS_EVERY: Duration = Duration::from_millis(500);
 /// Time from one grant of the processor to the next.
@@ -86,7 +84,12 @@ impl Kept {
 }
 
 /// Runs a case. `None`: this machine lacks something that it needs.
-pub(super) fn run(bench: &mut Bench, case: &Case, kept: Option<&Kept>) -> Result<Option<Trial>> {
+pub(super) fn run(
+    bench: &mut Bench,
+    case: &Case,
+    seconds: u64,
+    kept: Option<&Kept>,
+) -> Result<Option<Trial>> {
     let namespaces = match case.way {
         Way::Hosts => {
             let Some(made) = Namespaces::start(case.ranks) else { return Ok(None) };
@@ -110,7 +113,7 @@ pub(super) fn run(bench: &mut Bench, case: &Case, kept: Option<&Kept>) -> Result
     thread::sleep(HEALTHY);
     let healthy_until = now();
     let output = folder.join("recording");
-    let record = || record(bench, case, &running, &job, &output);
+    let record = || record(bench, case, seconds, &running, &job, &output);
     let between = Duration::from_secs_f64(case.between);
     let (recorder, fault, from) = if case.sees_begin {
         let recorder = record()?;
@@ -172,11 +175,18 @@ fn now() -> Duration {
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-fn record(bench: &Bench, case: &Case, job: &Job, files: &Files, output: &Path) -> Result<Recorder> {
+fn record(
+    bench: &Bench,
+    case: &Case,
+    seconds: u64,
+    job: &Job,
+    files: &Files,
+    output: &Path,
+) -> Result<Recorder> {
     let double = programs::nvml_double().context("no NVML double")?.display().to_string();
     let states = files.states.display().to_string();
     let environment = [("NCCLFLOW_NVML", &*double), ("NVML_DOUBLE_STATES", &*states)];
-    let seconds = RECORDED.to_string();
+    let seconds = seconds.to_string();
     let options = ["--level", case.level, "-d", &seconds, "--files", "none"];
     Recorder::start_in(&bench.programs.join("ncclflow"), &job.pid_list(), output, &options, &environment)
 }

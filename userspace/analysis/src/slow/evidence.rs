@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     activity::{Activity, Mean, Measure},
+    change::Slowdown,
     gathered::{CommunicatorRows, Gathered, Member, ProcessorTime},
     launches::{Late, median},
     longest_waits::RankWaits,
@@ -19,6 +20,8 @@ pub(super) struct Evidence {
     /// Groups of ranks with equal work, of two or more.
     pub(super) groups: Vec<Vec<usize>>,
     pub(super) iteration: Option<Iteration>,
+    /// Since when iterations are longer. All else here is of the time after it.
+    pub(super) slowdown: Option<Slowdown>,
     /// Lateness by communicator and host; first where iterations are longest: those of the job.
     pub(super) late: Vec<LateRanks>,
     /// Waits for messages, by communicator.
@@ -143,7 +146,31 @@ fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members
     };
     members.sort_by_key(|of| (number(of).unwrap_or(i64::MAX), *of));
     let index: BTreeMap<Of, usize> = members.iter().enumerate().map(|(at, of)| (*of, at)).collect();
-    let span = |folder: usize| folders.get(folder).and_then(|gathered| gathered.span_ns);
+    let mean_ns = sequence_ns(folders, &members);
+    let at = |of: &Of| index.get(of).copied();
+    let mut late = Vec::new();
+    for communicator in &communicators {
+        for (folder, rows) in &communicator.parts {
+            let Some((count, first, last)) = rows.launches.span() else { continue };
+            let found = rows.launches.late(collectives_in(mean_ns, count, last.saturating_sub(first)));
+            let of = |rank: &i32| at(&(*folder, *rows.members.get(rank)?));
+            let ranks: Vec<usize> = found.ranks.iter().filter_map(of).collect();
+            if ranks.len() == found.ranks.len() && !found.iterations.is_empty() {
+                late.push(LateRanks { ranks, late: found });
+            }
+        }
+    }
+    late.sort_by_key(|late| std::cmp::Reverse(late.iteration().map(|iteration| iteration.typical_ns)));
+    let slowdown = late.first().and_then(LateRanks::slowdown);
+    // What was before it says nothing of its cause.
+    let since_ns = slowdown.map_or(0, |slowdown| slowdown.since_ns);
+    for late in &mut late {
+        late.late.iterations.retain(|iteration| iteration.begun_ns >= since_ns);
+    }
+    let span = |folder: usize| {
+        let (first, last) = folders.get(folder)?.span_ns?;
+        Some((first.max(since_ns), last))
+    };
     let ranks = members.iter().map(|of| {
         let Some(facts) = facts(*of) else { return RankEvidence::default() };
         let name = RankName {
@@ -158,29 +185,19 @@ fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members
         RankEvidence { processor, proxy, ..RankEvidence::new(name, activity, span(of.0)) }
     });
     let ranks = ranks.collect();
-    let mean_ns = sequence_ns(folders, &members);
     let has_proxy = communicators.iter().any(|one| one.parts.iter().any(|(_, rows)| rows.has_proxy));
-    let mut evidence = Evidence { ranks, has_proxy, ..Evidence::default() };
-    let at = |of: &Of| index.get(of).copied();
+    let iteration = late.first().and_then(LateRanks::iteration);
+    let mut evidence = Evidence { ranks, iteration, slowdown, late, has_proxy, ..Evidence::default() };
     for communicator in &communicators {
-        for (folder, rows) in &communicator.parts {
-            let Some((count, first, last)) = rows.launches.span() else { continue };
-            let late = rows.launches.late(collectives_in(mean_ns, count, last.saturating_sub(first)));
-            let of = |rank: &i32| at(&(*folder, *rows.members.get(rank)?));
-            let ranks: Vec<usize> = late.ranks.iter().filter_map(of).collect();
-            if ranks.len() == late.ranks.len() && !late.iterations.is_empty() {
-                evidence.late.push(LateRanks { ranks, late });
-            }
-        }
-        let of_part = |rows: &'_ CommunicatorRows| {
-            let spans = || rows.waits.iter().filter_map(|(_, shares)| shares.span_ns());
-            let span = spans().map(|span| span.0).min().zip(spans().map(|span| span.1).max());
+        let since = |folder: usize| folders.get(folder).map_or(0, |of| of.monotonic_ns(since_ns));
+        let of_part = |(folder, rows): &(usize, &CommunicatorRows)| {
+            let span = span_of(rows.waits.iter().map(|(_, shares)| shares), since(*folder));
             rows.waits
                 .iter()
                 .map(move |(waits, shares)| (waits.clone(), shares.clone(), span))
                 .collect::<Vec<_>>()
         };
-        let waits = communicator.parts.iter().flat_map(|(_, rows)| of_part(rows));
+        let waits = communicator.parts.iter().flat_map(of_part);
         let of_rank = |(waits, shares, span): (RankWaits, Shares, Option<(u64, u64)>)| {
             let rank = at(communicator.members.get(&waits.rank)?)?;
             let (means, halves) = (span.and_then(|span| shares.means(span)), shares.most());
@@ -192,7 +209,7 @@ fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members
             })
         };
         let waits: Vec<WaitingRank> = waits.filter_map(of_rank).collect();
-        let links = communicator.parts.iter().flat_map(|(_, rows)| links(rows));
+        let links = communicator.parts.iter().flat_map(|(folder, rows)| links(rows, since(*folder)));
         let of_link = |(ranks, in_network, typical_ns): ((i32, i32), TimeShare, u64)| {
             let [from, to] = [ranks.0, ranks.1].map(|rank| at(communicator.members.get(&rank)?));
             Some(MeasuredLink { from: from?, to: to?, in_network, typical_ns })
@@ -205,21 +222,21 @@ fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members
             evidence.waits.push(waits);
         }
     }
-    evidence
-        .late
-        .sort_by_key(|late| std::cmp::Reverse(late.iteration().map(|iteration| iteration.typical_ns)));
-    evidence.iteration = evidence.late.first().and_then(LateRanks::iteration);
     evidence.groups = groups(&communicators, &index);
     evidence
 }
 
+/// Returns the time in which messages were measured, after a moment, by the host's clock.
+fn span_of<'a>(shares: impl Iterator<Item = &'a Shares>, since_ns: u64) -> Option<(u64, u64)> {
+    let spans = shares.filter_map(Shares::span_ns);
+    let (first, last) = spans.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))?;
+    Some((first.max(since_ns), last))
+}
+
 /// Returns how long messages of each link of a folder were in the network: share, and usual time.
-fn links(rows: &CommunicatorRows) -> Vec<((i32, i32), TimeShare, u64)> {
+fn links(rows: &CommunicatorRows, since_ns: u64) -> Vec<((i32, i32), TimeShare, u64)> {
     let links = || rows.transits.links.iter();
-    let spans = || links().filter_map(|(_, link)| link.shares.span_ns());
-    let Some(span) = spans().map(|span| span.0).min().zip(spans().map(|span| span.1).max()) else {
-        return Vec::new();
-    };
+    let Some(span) = span_of(links().map(|(_, link)| &link.shares), since_ns) else { return Vec::new() };
     let share = |link: &Link| TimeShare {
         mean: link.shares.means(span).map(|means| means.1),
         halves: link.shares.most().1,
@@ -307,6 +324,18 @@ impl RankEvidence {
     pub(super) fn is_starved(&self) -> bool {
         self.starved_percent() >= STARVED_PERCENT
     }
+
+    /// Returns the share of the time in which its launching thread, or its proxy, waited for a processor.
+    pub(super) fn waited_percent(&self) -> f64 {
+        let launching = self.processor.and_then(|time| time.percents()).map_or(0.0, |(_, waited)| waited);
+        launching.max(self.starved_percent())
+    }
+
+    /// Returns the share of periods in which the limit of its cgroup stopped its process, in percent.
+    #[expect(clippy::cast_precision_loss, reason = "numbers of periods")]
+    pub(super) fn throttled_percent(&self) -> f64 {
+        self.processor.map_or(0.0, |time| time.throttled as f64 * 100.0 / time.periods.max(1) as f64)
+    }
 }
 
 impl LateRanks {
@@ -315,6 +344,13 @@ impl LateRanks {
         let Some(at) = self.ranks.iter().position(|other| *other == rank) else { return Vec::new() };
         let iterations = self.late.iterations.iter();
         iterations.map(|iteration| iteration.late_ns.get(at).copied().unwrap_or(0)).collect()
+    }
+
+    fn slowdown(&self) -> Option<Slowdown> {
+        let iterations = self.late.iterations.iter();
+        let lasted: Vec<(u64, u64)> =
+            iterations.filter_map(|iteration| Some((iteration.begun_ns, iteration.lasted_ns?))).collect();
+        Slowdown::find(&lasted)
     }
 
     /// Returns the length of iterations, if there are some.

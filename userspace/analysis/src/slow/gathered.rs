@@ -61,6 +61,9 @@ pub(super) struct ProcessorTime {
     pub(super) ran: Duration,
     pub(super) waited: Duration,
     pub(super) all: Duration,
+    /// Periods of the process's limit of processor time, and those in which it was used up.
+    pub(super) periods: u64,
+    pub(super) throttled: u64,
 }
 
 impl ProcessorTime {
@@ -160,6 +163,11 @@ impl Gathered {
         self.sequences.extend(processes.filter_map(|((_, pid), process)| Some((*pid, process.mean_ns()?))));
     }
 
+    /// Returns the host's time at a wall time.
+    pub(super) fn monotonic_ns(&self, wall_ns: u64) -> u64 {
+        wall_ns.saturating_sub(self.offset_ns)
+    }
+
     pub(crate) fn gpu(&mut self, row: &GpuRow) {
         let gpu = (row.gpu, row.gpu_uuid.clone(), row.bus_id.clone());
         self.gpus.entry(gpu).or_default().add(row, row.ts_ns.saturating_add(self.offset_ns));
@@ -172,6 +180,8 @@ impl Gathered {
         time.ran = time.ran.saturating_add(Duration::from_nanos(row.ran_ns));
         time.waited = time.waited.saturating_add(Duration::from_nanos(row.waited_ns));
         time.all = time.all.saturating_add(Duration::from_nanos(row.period_ns));
+        time.periods = time.periods.saturating_add(row.periods);
+        time.throttled = time.throttled.saturating_add(row.throttled);
     }
 
     /// Returns the processor times of the launching thread and the proxy of a process that asked for most.

@@ -1,11 +1,10 @@
 //! What measured messages tell: of the ranks of a communicator, the one that others wait for waits least.
 
 use super::{
-    evidence::{Evidence, MeasuredLink, RankEvidence, TimeShare, WaitingRank},
+    evidence::{Evidence, MeasuredLink, TimeShare, WaitingRank},
     launches::median,
     longest_waits::{Culprit, Reason, culprit},
-    pauses::{self, Pauses},
-    text,
+    pauses, text,
     verdict::{Cause, FAULT_PERCENT, Kind, STANDARD_ERRORS, above},
 };
 
@@ -38,30 +37,13 @@ const TIMES_THE_OTHERS: u64 = 2;
 
 /// Returns the link whose receiver waits for the network more than those of other links do.
 fn slow_link(evidence: &Evidence, links: &[MeasuredLink]) -> Option<Cause> {
-    let share = |link: &MeasuredLink| link.in_network.mean.map_or(0.0, |mean| mean.percent);
-    let slowest = links.iter().max_by(|one, other| share(one).total_cmp(&share(other)))?;
-    let others = || links.iter().filter(|link| !std::ptr::eq(*link, slowest));
-    let typical_ns = median(others().map(|link| link.typical_ns).collect());
-    if slowest.typical_ns < typical_ns.saturating_mul(TIMES_THE_OTHERS) {
-        return None;
-    }
-    let shares: Vec<TimeShare> = others().map(|link| link.in_network).collect();
-    let percent = exceeds(slowest.in_network, &shares)?;
+    let (slowest, percent, typical_ns) = slowest_link(links)?;
     let [from, to] = [slowest.from, slowest.to].map(|at| evidence.ranks.get(at));
     let (from, to) = (from?, to?);
     let iteration = evidence.iteration;
     // A message is seen late by a proxy that gets no processor.
     if from.is_starved() || to.is_starved() {
-        let rank = if from.starved_percent() > to.starved_percent() { from } else { to };
-        let others = evidence.ranks.iter().filter(|other| !std::ptr::eq(*other, rank));
-        let most = others.map(RankEvidence::starved_percent).fold(0.0, f64::max);
-        return (rank.starved_percent() >= most * 3.0).then(|| Cause {
-            kind: Kind::Host,
-            ranks: vec![rank.name.rank],
-            text: text::starved(&rank.name, iteration, percent),
-            evidence: text::host_evidence(rank, &Pauses::default(), None, false),
-            ..Cause::sized(percent, iteration, 0.9)
-        });
+        return None;
     }
     let (from, to) = (&from.name, &to.name);
     Some(Cause {
@@ -72,6 +54,36 @@ fn slow_link(evidence: &Evidence, links: &[MeasuredLink]) -> Option<Cause> {
         evidence: vec![text::link_evidence(slowest.typical_ns, typical_ns)],
         ..Cause::sized(percent, iteration, 0.95)
     })
+}
+
+/// Returns the link on which messages are longest, by how many points of the time its receiver waits longer than those of
+/// the others, and the usual time of a message on the others.
+fn slowest_link(links: &[MeasuredLink]) -> Option<(&MeasuredLink, f64, u64)> {
+    let share = |link: &MeasuredLink| link.in_network.mean.map_or(0.0, |mean| mean.percent);
+    let slowest = links.iter().max_by(|one, other| share(one).total_cmp(&share(other)))?;
+    let others = || links.iter().filter(|link| !std::ptr::eq(*link, slowest));
+    let typical_ns = median(others().map(|link| link.typical_ns).collect());
+    if slowest.typical_ns < typical_ns.saturating_mul(TIMES_THE_OTHERS) {
+        return None;
+    }
+    let shares: Vec<TimeShare> = others().map(|link| link.in_network).collect();
+    Some((slowest, exceeds(slowest.in_network, &shares)?, typical_ns))
+}
+
+/// Returns by how many points of the time the messages of a rank take longer than those of others, by itself or by the
+/// network on either side.
+pub(super) fn excess(evidence: &Evidence, rank: usize) -> Option<f64> {
+    let own = evidence.waits.iter().filter_map(|ranks| {
+        let own = ranks.iter().find(|waits| waits.rank == rank)?.own;
+        let others: Vec<TimeShare> =
+            ranks.iter().filter(|waits| waits.rank != rank).map(|waits| waits.own).collect();
+        exceeds(own, &others)
+    });
+    let on_links = evidence.links.iter().filter_map(|links| {
+        let (slowest, percent, _) = slowest_link(links)?;
+        (slowest.from == rank || slowest.to == rank).then_some(percent)
+    });
+    own.chain(on_links).reduce(f64::max)
 }
 
 /// Half seconds that one rank must stand out in, if nothing else shows that it does.

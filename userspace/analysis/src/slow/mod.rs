@@ -15,12 +15,14 @@
 //!   network, by the clocks of both ends.
 
 mod activity;
+mod change;
 mod evidence;
 mod gathered;
 mod launches;
 mod longest_waits;
 mod messages;
 mod pauses;
+mod processor;
 mod shares;
 mod text;
 mod together;

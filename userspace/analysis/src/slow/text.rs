@@ -181,12 +181,24 @@ pub(super) fn link_evidence(typical_ns: u64, others_ns: u64) -> String {
     )
 }
 
-pub(super) fn starved(name: &RankName, iteration: Option<Iteration>, percent: f64) -> String {
-    format!(
-        "the others wait for {}: its proxy, which drives the network, gets too little of the processor, {}",
-        name.shown(),
-        of_iteration(iteration, percent)
-    )
+/// `throttled`: percent of the periods in which a limit stopped its process.
+pub(super) fn starved(
+    name: &RankName,
+    throttled: Option<f64>,
+    iteration: Option<Iteration>,
+    cost: Option<f64>,
+) -> String {
+    let name = name.shown();
+    let how = match throttled {
+        Some(percent) => format!(
+            "the limit of its cgroup stops its process in {percent:.0} % of the periods (cpu.max, Kubernetes' CPU limit)"
+        ),
+        None => "its threads wait for a processor".to_owned(),
+    };
+    match cost {
+        Some(percent) => format!("the others wait for {name}: {how}, {}", of_iteration(iteration, percent)),
+        None => format!("{name}: {how}; what that costs the job is not known"),
+    }
 }
 
 pub(super) fn not_recorded(rank: i32, iteration: Option<Iteration>, percent: f64) -> String {

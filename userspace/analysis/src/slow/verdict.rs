@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{
     activity::Mean,
     evidence::{Evidence, Iteration, RankEvidence},
-    messages, pauses, text, together,
+    messages, pauses, processor, text, together,
 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -90,6 +90,9 @@ pub(super) const FAULT_PERCENT: f64 = 2.0;
 /// Smallest part of an iteration that is told at all.
 const NOTE_PERCENT: f64 = 1.0;
 
+/// A GPU whose multiprocessors are busy for less than this part of the time computes too little to tell by how much.
+const LEAST_BUSY_PERCENT: f64 = 10.0;
+
 /// Standard errors by which a difference must exceed 0.
 pub(super) const STANDARD_ERRORS: f64 = 4.0;
 
@@ -99,6 +102,15 @@ pub(super) struct Difference {
     pub(super) percent: f64,
     /// In standard errors.
     pub(super) certainty: f64,
+}
+
+impl Difference {
+    /// Returns it in percent of what the rank has in all: where multiprocessors of a GPU that computes are not all busy, a
+    /// difference of two points is more than two percent of the time.
+    fn of(self, own: Option<Mean>) -> f64 {
+        let own = own.map_or(100.0, |own| own.percent).clamp(LEAST_BUSY_PERCENT, 100.0);
+        self.percent * 100.0 / own
+    }
 }
 
 impl Slow {
@@ -114,6 +126,10 @@ impl Slow {
         let late: Vec<i32> = causes.iter().flat_map(|cause| cause.ranks.clone()).collect();
         causes.extend(gpus(evidence, &late));
         causes.extend(stages(evidence));
+        let named: Vec<i32> = causes.iter().flat_map(|cause| cause.ranks.clone()).collect();
+        let starved = processor::causes(evidence);
+        causes
+            .extend(starved.into_iter().filter(|cause| !cause.ranks.iter().any(|rank| named.contains(rank))));
         // Counters of the GPUs say more than messages, of the ranks that have them.
         let is_told = |cause: &Cause| {
             let has_counters =
@@ -126,9 +142,10 @@ impl Slow {
         causes.extend(together::causes(evidence));
         // That all became slower is no other cause than what made them slower.
         let named = causes.iter().filter(|cause| cause.names_somebody()).filter_map(|cause| cause.percent);
-        let explained = named.fold(0.0, f64::max) * 2.0;
+        let slower = evidence.slowdown.map_or(0.0, |slowdown| slowdown.percent_of_after());
+        let is_all_explained = named.fold(0.0, f64::max) * 2.0 >= slower;
         causes.sort_by(|one, other| {
-            let is_explained = |cause: &Cause| cause.kind == Kind::All && cause.percent <= Some(explained);
+            let is_explained = |cause: &Cause| cause.kind == Kind::All && is_all_explained;
             let rank = |cause: &Cause| (cause.is_note, is_explained(cause), -cause.percent.unwrap_or(0.0));
             rank(one).partial_cmp(&rank(other)).unwrap_or(std::cmp::Ordering::Equal)
         });
@@ -251,16 +268,17 @@ fn gpus(evidence: &Evidence, late: &[i32]) -> Vec<Cause> {
                 above(measure(rank), others.map(measure))
             };
             let Some(busy) = of(|rank| rank.multiprocessors) else { continue };
+            let size = busy.of(rank.multiprocessors);
             // What the multiprocessors did must have been work: waiting kernels of NCCL have no tensor cores
             // and little memory traffic.
             let works = |difference: Option<Difference>| {
                 difference.is_some_and(|difference| difference.percent >= NOTE_PERCENT / 2.0)
             };
             let is_work = works(of(|rank| rank.tensor)) || works(of(|rank| rank.memory));
-            if busy.percent < NOTE_PERCENT || busy.certainty < STANDARD_ERRORS || !is_work {
+            if size < NOTE_PERCENT || busy.certainty < STANDARD_ERRORS || !is_work {
                 continue;
             }
-            let is_note = busy.percent < FAULT_PERCENT;
+            let is_note = size < FAULT_PERCENT;
             let confidence = if busy.certainty >= 2.0 * STANDARD_ERRORS { 0.99 } else { 0.95 };
             causes.push(Cause {
                 kind: Kind::Gpu,
@@ -297,7 +315,7 @@ fn stages(evidence: &Evidence) -> Option<Cause> {
         .max_by(|(_, one), (_, other)| one.percent.total_cmp(&other.percent))?;
     let others = means.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, mean)| *mean);
     let busy = above(Some(most), others)?;
-    if busy.percent < FAULT_PERCENT || busy.certainty < STANDARD_ERRORS {
+    if busy.of(Some(most)) < FAULT_PERCENT || busy.certainty < STANDARD_ERRORS {
         return None;
     }
     let ranks: Vec<i32> =

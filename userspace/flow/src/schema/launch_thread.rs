@@ -21,5 +21,9 @@ row! {
         /// Time in which it was ready to run and waited for a processor. The kernel counts a wait when it ends,
         /// so it can be longer than `period_ns`.
         "waited_ns": Measured "ns", waited_ns: u64;
+        /// Periods of the limit of processor time of its cgroup, where there is one.
+        "periods": Measured, #[serde(default)] periods: u64;
+        /// Those in which the time was used up: the kernel stopped all threads until the next one.
+        "throttled": Measured, #[serde(default)] throttled: u64;
     }
 }
