@@ -34,6 +34,9 @@ use crate::health::Health;
 /// Time between two looks at a thread.
 const PERIOD: Duration = Duration::from_secs(1);
 
+/// Looks at a thread from one search for limits of its process to the next.
+const FIND_LIMITS_EVERY: u32 = 4;
+
 /// Most threads of a process: a process with all GPUs of a host can have one for each.
 const MAX_OF_PROCESS: usize = 16;
 
@@ -75,8 +78,9 @@ struct Watched {
     seen: Seen,
     /// What was seen at the last look.
     before: Option<Look>,
-    /// Of its process.
+    /// Of its process: what stops a process stops all of its threads, so proxies have none.
     limits: ProcessorLimits,
+    looks: u32,
 }
 
 #[derive(Debug)]
@@ -201,10 +205,7 @@ fn add(threads: &mut BTreeMap<Key, Watched>, seen: Seen) {
     let of_process = threads.range((tgid, 0)..=(tgid, u32::MAX)).count();
     if threads.len() < MAX_THREADS && of_process < MAX_OF_PROCESS {
         threads.entry((tgid, tid)).or_insert_with(|| {
-            // What stops a process stops all of its threads.
-            let limits =
-                if seen.is_proxy { ProcessorLimits::default() } else { ProcessorLimits::of(seen.host.pid) };
-            let mut thread = Watched { seen, before: None, limits };
+            let mut thread = Watched { seen, before: None, limits: ProcessorLimits::default(), looks: 0 };
             // The first look. One that has ended meanwhile is seen at the next.
             let _ = thread.look(Path::new("/proc"));
             thread
@@ -219,6 +220,7 @@ struct HasEnded;
 impl Watched {
     /// Looks at the thread. Returns its row, if it was looked at before and the kernel counts its times.
     fn look(&mut self, proc: &Path) -> Result<Option<LaunchThreadRow>, HasEnded> {
+        self.find_limits();
         let Seen { key: (_, tid), host, tid: own_tid, is_proxy } = &self.seen;
         let path = proc.join(format!("{}/task/{own_tid}/schedstat", host.pid));
         let times = read_text(path).ok().and_then(|text| run_times(&text)).ok_or(HasEnded)?;
@@ -246,6 +248,22 @@ impl Watched {
     }
 }
 
+impl Watched {
+    /// Finds the limits of its process now and then: they can be set at any time.
+    fn find_limits(&mut self) {
+        if self.looks.is_multiple_of(FIND_LIMITS_EVERY) && !self.seen.is_proxy {
+            let limits = ProcessorLimits::of(self.seen.host.pid);
+            if limits != self.limits {
+                self.limits = limits;
+                if let Some(before) = &mut self.before {
+                    before.throttled.clear();
+                }
+            }
+        }
+        self.looks = self.looks.wrapping_add(1);
+    }
+}
+
 /// Returns the growth of the limit that was used up most often.
 fn most_throttled(before: &[Throttled], now: &[Throttled]) -> Throttled {
     let growth = before.iter().zip(now).map(|(before, now)| Throttled {
@@ -268,8 +286,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let task = folder.path().join("7/task/9");
         std::fs::create_dir_all(&task).unwrap();
-        let limits = ProcessorLimits::default();
-        let mut thread = Watched { seen: seen(7, 9), before: None, limits };
+        let seen = Seen { is_proxy: true, ..seen(7, 9) };
+        let mut thread = Watched { seen, before: None, limits: ProcessorLimits::default(), looks: 0 };
         let mut look = |schedstat: &str| {
             std::fs::write(task.join("schedstat"), schedstat).unwrap();
             thread.look(folder.path()).map(|row| row.map(|row| [row.ran_ns, row.waited_ns]))

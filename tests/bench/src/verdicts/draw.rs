@@ -113,9 +113,16 @@ impl Case {
         // Half of the pipelines have stages of equal work.
         let is_pipeline = kind == FaultKind::Stage
             || (matches!(kind, FaultKind::None | FaultKind::Gpu) && random.below(4) == 0);
-        let ranks = if is_pipeline { 4 } else { pick(&mut random, &[2, 3, 3, 4, 4, 6, 8]) };
+        let drawn = pick(&mut random, &[2, 3, 3, 4, 4, 6, 8]);
+        // A rank without a proxy needs next to nothing of the processor here.
+        let ranks = match kind {
+            _ if is_pipeline => 4,
+            FaultKind::Processor => drawn.min(4),
+            _ => drawn,
+        };
         let way = match kind {
             FaultKind::Link => Way::Hosts,
+            FaultKind::Processor => pick(&mut random, &[Way::Sockets, Way::Hosts]),
             _ if ranks > 4 => Way::SharedMemory,
             _ => pick(&mut random, &[Way::SharedMemory, Way::SharedMemory, Way::Sockets, Way::Hosts]),
         };

@@ -154,6 +154,10 @@ pub(super) fn host_evidence(
                 .push(format!("{name} ran {ran:.0} % of the time, and waited for a processor {waited:.0} %"));
         }
     }
+    let throttled = rank.throttled_percent();
+    if throttled > 0.0 {
+        lines.push(format!("the limit of its cgroup stopped its process in {throttled:.0} % of the periods"));
+    }
     if let Some(idle) = idle {
         let mean = if is_coarse { rank.utilization } else { rank.graphics };
         let busy = mean.map_or(0.0, |mean| mean.percent);
