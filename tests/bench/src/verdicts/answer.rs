@@ -15,6 +15,8 @@ pub(super) struct Answer {
     pub(super) peer: Option<i64>,
     pub(super) percent: Option<f64>,
     pub(super) confidence: Option<f64>,
+    /// Kinds and ranks that notes name.
+    pub(super) notes: Vec<(String, BTreeSet<i64>)>,
 }
 
 impl Answer {
@@ -24,12 +26,20 @@ impl Answer {
     }
 
     fn of_slow(slow: &Value) -> Self {
+        let ranks = |cause: &Value| {
+            cause["ranks"].as_array().into_iter().flatten().filter_map(Value::as_i64).collect()
+        };
+        let others = slow["others"].as_array().into_iter().flatten();
+        let notes = others.filter(|other| other["isNote"] == true);
         Self {
             kind: slow["kind"].as_str().unwrap_or("unknown").to_owned(),
-            ranks: slow["ranks"].as_array().into_iter().flatten().filter_map(Value::as_i64).collect(),
+            ranks: ranks(slow),
             peer: slow["peer"].as_i64(),
             percent: slow["percent"].as_f64(),
             confidence: slow["confidence"].as_f64(),
+            notes: notes
+                .map(|note| (note["kind"].as_str().unwrap_or_default().to_owned(), ranks(note)))
+                .collect(),
         }
     }
 
@@ -49,6 +59,7 @@ impl Answer {
             peer: worst.and_then(|worst| worst["peer"].as_i64()),
             percent: None,
             confidence: None,
+            notes: Vec::new(),
         }
     }
 
@@ -81,6 +92,12 @@ mod tests {
         let slow = json!({ "kind": "gpu", "ranks": [2], "percent": 7.06, "confidence": 0.97 });
         let answer = Answer::read(&json!({ "communicators": waits, "slow": slow }));
         assert_eq!((answer.words().as_str(), answer.accuses()), ("gpu 2 7.1 %", true));
+        let note = json!({ "kind": "gpu", "ranks": [1], "isNote": true });
+        let fault = json!({ "kind": "host", "ranks": [3] });
+        let slow = json!({ "kind": "nobody", "ranks": [], "others": [note, fault] });
+        let answer = Answer::read(&json!({ "slow": slow }));
+        assert_eq!(answer.notes, [("gpu".to_owned(), BTreeSet::from([1]))]);
+        assert!(!answer.accuses());
         for nothing in [json!({}), json!({ "slow": {} }), json!({ "slow": { "kind": "all", "ranks": [] } })] {
             assert!(!Answer::read(&nothing).accuses(), "{nothing}");
         }

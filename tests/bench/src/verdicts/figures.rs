@@ -14,6 +14,8 @@ const SIZES: [(f64, &str); 4] =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Right,
+    /// Nobody is accused, and a note has the right ranks and kind.
+    Noted,
     /// The right ranks for a wrong reason.
     OtherKind,
     /// Others than those who are slow.
@@ -43,6 +45,9 @@ impl Judged {
         let outcome = match (answer.accuses(), *truth) {
             (false, "nobody") => Outcome::Right,
             (true, "nobody") => Outcome::FalselyAccused,
+            (false, kind) if answer.notes.iter().any(|note| note.0 == kind && note.1 == *ranks) => {
+                Outcome::Noted
+            }
             (false, _) => Outcome::Missed,
             _ if answer.ranks != *ranks => Outcome::OtherRanks,
             _ if answer.kind != *truth || answer.peer != *peer => Outcome::OtherKind,
@@ -104,7 +109,8 @@ pub(super) fn recall(judged: &[Judged]) -> Value {
             let is_all = |one: &&Judged| kind == "all" && one.truth != "nobody";
             let of_kind =
                 || judged.iter().filter(|one| (one.truth == kind || is_all(one)) && one.size == size);
-            let right = of_kind().filter(|one| one.outcome == Outcome::Right).count();
+            let right =
+                of_kind().filter(|one| matches!(one.outcome, Outcome::Right | Outcome::Noted)).count();
             if of_kind().count() > 0 {
                 table.add(row("recall", kind, size, right, of_kind().count()));
             }
@@ -192,6 +198,10 @@ mod tests {
         assert_eq!(judged(FaultKind::Stage, gpu), Outcome::OtherRanks);
         assert_eq!(judged(FaultKind::None, gpu), Outcome::FalselyAccused);
         assert_eq!(judged(FaultKind::Gpu, r#"{ "kind": "nobody", "ranks": [] }"#), Outcome::Missed);
+        let note = r#"{ "kind": "nobody", "ranks": [], "others": [{ "kind": "gpu", "ranks": [2], "isNote": true }] }"#;
+        assert_eq!(judged(FaultKind::Gpu, note), Outcome::Noted);
+        assert_eq!(judged(FaultKind::Host, note), Outcome::Missed);
+        assert_eq!(judged(FaultKind::None, note), Outcome::Right);
         assert_eq!(judged(FaultKind::None, r#"{ "kind": "unknown", "ranks": [] }"#), Outcome::Right);
         assert_eq!(judged(FaultKind::Stage, r#"{ "kind": "stage", "ranks": [3, 2] }"#), Outcome::Right);
         assert_eq!(judged(FaultKind::Link, r#"{ "kind": "link", "ranks": [2], "peer": 3 }"#), Outcome::Right);

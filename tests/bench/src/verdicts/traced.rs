@@ -104,7 +104,7 @@ impl Traced {
         };
         while reader.read_next(&Selection::ALL, &mut take).with_context(context)? == Progress::Read {}
         let report: Value = serde_json::from_str(&end.with_context(context)?)?;
-        let gpus = gpu_rows(&job.join("gpm.json.gz"), &report).with_context(context)?;
+        let gpus = gpu_rows(&job.join("gpm.json.gz"), &report, &items).with_context(context)?;
         let iterations_ms = [iteration_ms(&folder.join(healthy))?, iteration_ms(&job)?];
         let truth = Truth { kind, ranks: ranks.iter().copied().collect(), peer: None };
         Ok(Self {
@@ -186,11 +186,20 @@ fn unpacked(path: &Path) -> Result<Value> {
 }
 
 /// The samples as rows of a recording. Of columns that rows do not have the values are left out.
-fn gpu_rows(samples: &Path, report: &Value) -> Result<Vec<GpuRow>> {
+fn gpu_rows(samples: &Path, report: &Value, items: &[Kept]) -> Result<Vec<GpuRow>> {
     let targets = report["targets"].as_array().context("no targets")?;
     let pid_of = |rank: usize| {
         let target = targets.iter().find(|target| target["job"]["rank"] == rank);
         target.map(|target| target["pid"].clone()).context("a rank without a process")
+    };
+    // Ranks and rows of GPUs meet by the GPUs' own names.
+    let gpu_of = |pid: &Value| {
+        items.iter().find_map(|item| match item {
+            Kept::Event(Event::Communicator(of)) if *pid == of.pid => {
+                Some((of.gpu_uuid.clone(), of.bus_id.clone()))
+            }
+            _ => None,
+        })
     };
     let mut rows = Vec::new();
     let mut before: Option<u64> = None;
@@ -209,7 +218,11 @@ fn gpu_rows(samples: &Path, report: &Value) -> Result<Vec<GpuRow>> {
                 let seconds = std::time::Duration::from_nanos(period_ns?).as_secs_f64();
                 Some(whole(gpu[key].as_f64()? * f64::from(1 << 20) * seconds))
             };
+            let pid = pid_of(number)?;
+            let (uuid, bus_id) = gpu_of(&pid).unwrap_or_default();
             rows.push(serde_json::from_value(json!({
+                "gpu_uuid": uuid,
+                "bus_id": bus_id,
                 "ts_ns": ts_ns,
                 "period_ns": period_ns,
                 "host": report["host"],
@@ -225,7 +238,7 @@ fn gpu_rows(samples: &Path, report: &Value) -> Result<Vec<GpuRow>> {
                 "nvlink_received": bytes("nvlink_total_rx_mib_s"),
                 "sm_clock_mhz": gpu["sm_clock"],
                 "power_mw": gpu["power_w"].as_f64().map(|watts| whole(1000.0 * watts)),
-                "processes": [{ "pid": pid_of(number)? }],
+                "processes": [{ "pid": pid }],
             }))?);
         }
     }
