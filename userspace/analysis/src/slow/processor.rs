@@ -48,3 +48,52 @@ pub(super) fn causes(evidence: &Evidence) -> Vec<Cause> {
     };
     evidence.ranks.iter().enumerate().filter_map(of_rank).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{
+        super::{change::Slowdown, gathered::ProcessorTime, verdict::RankName},
+        *,
+    };
+
+    fn rank(rank: i32, waited_ms: u64, throttled: u64) -> RankEvidence {
+        let time = ProcessorTime {
+            ran: Duration::from_millis(100),
+            waited: Duration::from_millis(waited_ms),
+            all: Duration::from_secs(1),
+            periods: 10,
+            throttled,
+        };
+        RankEvidence {
+            name: RankName { rank, ..RankName::default() },
+            processor: Some(time),
+            ..RankEvidence::default()
+        }
+    }
+
+    fn judged(ranks: [RankEvidence; 3], slowdown: Option<Slowdown>) -> Vec<(i32, bool, Option<f64>)> {
+        let evidence = Evidence { ranks: ranks.into(), slowdown, ..Evidence::default() };
+        let causes = causes(&evidence);
+        causes.iter().map(|cause| (cause.ranks[0], cause.is_note, cause.percent)).collect()
+    }
+
+    #[test]
+    fn a_rank_that_waits_for_a_processor_is_named_where_it_costs_something() {
+        let slower = Some(Slowdown { before: 50, after: 100, since_ns: 1 });
+        let starved = || [rank(0, 10, 0), rank(1, 400, 0), rank(2, 20, 0)];
+        assert_eq!(judged(starved(), slower), [(1, false, Some(50.0))]);
+        assert_eq!(judged(starved(), None), [], "nothing shows that anybody waits for it");
+        // A host on which all threads wait names nobody.
+        assert_eq!(judged([rank(0, 300, 0), rank(1, 400, 0), rank(2, 350, 0)], slower), []);
+        assert_eq!(judged([rank(0, 0, 0), rank(1, 40, 0), rank(2, 0, 0)], slower), [], "too little");
+    }
+
+    #[test]
+    fn a_limit_that_stops_a_process_is_told_and_is_a_note_where_its_cost_is_not_known() {
+        assert_eq!(judged([rank(0, 0, 0), rank(1, 0, 0), rank(2, 0, 9)], None), [(2, true, None)]);
+        assert_eq!(judged([rank(0, 0, 8), rank(1, 0, 8), rank(2, 0, 9)], None), [], "all alike");
+        assert_eq!(judged([rank(0, 0, 0), rank(1, 0, 0), rank(2, 0, 2)], None), []);
+    }
+}

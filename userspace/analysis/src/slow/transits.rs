@@ -134,3 +134,64 @@ impl Link {
         median(self.times_ns.clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use flow::{made::rows::message_rows, schema::Observed};
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Both ends of a message from a rank to another.
+    fn ends(seq: u64, (from, to): (i32, i32), sent: u64, since: u64, arrived: u64) -> [MessageRow; 2] {
+        let row = |op, rank, peer| MessageRow {
+            seq,
+            op,
+            rank,
+            peer,
+            stage: Stage::Ring,
+            seq_local: None,
+            t_sent_ns: Observed::looked_for((op == Direction::Send).then_some(sent)),
+            t_arrived_ns: Observed::looked_for((op == Direction::Recv).then_some(arrived)),
+            t_posted_ns: Observed::looked_for(None),
+            t_slot_free_ns: Observed::looked_for(Some(since)),
+            ..message_rows()[0].clone()
+        };
+        [row(Direction::Send, from, to), row(Direction::Recv, to, from)]
+    }
+
+    #[test]
+    fn a_message_is_in_the_network_until_it_is_there_whichever_end_comes_first() {
+        let mut transits = Transits::default();
+        for seq in 0..20 {
+            let begun = seq * 500 * MS;
+            let slow = ends(seq, (0, 1), begun, begun, begun + 400 * MS);
+            // The receiver was busy with something else: it did not wait.
+            let fast = ends(seq, (1, 0), begun, begun + 390 * MS, begun + 400 * MS);
+            slow.iter().chain(fast.iter().rev()).for_each(|row| transits.add(row));
+        }
+        assert!(transits.pending.is_empty());
+        let percent = |ranks| {
+            let link: &Link = &transits.links[&ranks];
+            let (_, waiting) = link.shares.means((0, 20 * 500 * MS - 1)).unwrap();
+            (link.typical_ns() / MS, waiting.percent.round() as u64)
+        };
+        assert_eq!((percent((0, 1)), percent((1, 0))), ((400, 80), (400, 2)));
+    }
+
+    #[test]
+    fn messages_of_which_one_end_was_seen_have_a_bound() {
+        let mut transits = Transits::default();
+        for seq in 0..200_000 {
+            transits.add(&ends(seq, (0, 1), 0, 0, MS)[0]);
+        }
+        assert!(transits.pending.len() <= MAX_PENDING);
+        for seq in 0..200_000 {
+            transits.add(&ends(seq, (0, 1), 0, 0, MS)[1]);
+        }
+        assert!(transits.pending.is_empty(), "both ends leave out the same");
+        let link = &transits.links[&(0, 1)];
+        assert!(link.seen > 20_000 && link.times_ns.len() < MAX_TIMES, "{}", link.seen);
+    }
+}
