@@ -5,8 +5,8 @@
 //! be.
 
 use crate::{
-    BytesOffsets, CodeOffsets, FrameOffsets, InterpreterOffsets, ObjectOffsets, Offsets, RuntimeOffsets,
-    TextOffsets, ThreadOffsets, Unknown, Version,
+    BytesOffsets, CodeOffsets, FrameOffsets, IntegerOffsets, InterpreterOffsets, ObjectOffsets, Offsets,
+    RuntimeOffsets, SequenceOffsets, TextOffsets, ThreadOffsets, Unknown, Version,
 };
 
 /// Bytes that the struct begins with.
@@ -120,14 +120,14 @@ pub fn from_debug_offsets(bytes: &[u8]) -> Result<Option<Offsets>, Unknown> {
     if since_315 {
         let _heap_type = words.section(1, MAX_SMALL)?;
     }
-    let _tuple = words.section(2, MAX_SMALL)?;
-    let _list = words.section(2, MAX_SMALL)?;
+    let tuple = words.section(2, MAX_SMALL)?;
+    let list = words.section(2, MAX_SMALL)?;
     if since_314 {
         let _set = words.section(3, MAX_SMALL)?;
     }
     let _dict = words.section(2, MAX_SMALL)?;
     let _float = words.section(1, MAX_SMALL)?;
-    let _long = words.section(2, MAX_SMALL)?;
+    let long = words.section(2, MAX_SMALL)?;
     let bytes = words.section(2, MAX_SMALL)?;
     let text = words.section(fields.text, MAX_SMALL)?;
 
@@ -155,6 +155,7 @@ pub fn from_debug_offsets(bytes: &[u8]) -> Result<Option<Offsets>, Unknown> {
             previous: frame.pointer(0)?,
             code: frame.pointer(1)?,
             instruction: frame.pointer(2)?,
+            locals: frame.pointer(3)?,
             owner: Some(frame.at(4, 1)?),
             bytecode_copy: copies.then(|| frame.at(6, 4)).transpose()?,
             in_c_frame: None,
@@ -165,6 +166,7 @@ pub fn from_debug_offsets(bytes: &[u8]) -> Result<Option<Offsets>, Unknown> {
             qualname: Some(code.pointer(2)?),
             line_table: code.pointer(3)?,
             first_line: code.at(4, 4)?,
+            local_names: code.pointer(6)?,
             // The first byte of `co_code_adaptive` ends the struct.
             instructions: Some(code.at(8, 1)?),
             bytecode_copies: copies.then(|| code.pointer(9)).transpose()?,
@@ -178,6 +180,12 @@ pub fn from_debug_offsets(bytes: &[u8]) -> Result<Option<Offsets>, Unknown> {
             // `utf8_length` and `utf8` follow (Include/cpython/unicodeobject.h).
             compact_data: ascii_data + 16,
         },
+        sequence: SequenceOffsets {
+            length: list.pointer(1)?,
+            tuple_items: tuple.pointer(0)?,
+            list_items: list.pointer(0)?,
+        },
+        integer: IntegerOffsets { size: long.pointer(0)?, digits: long.at(1, 4)? },
     }))
 }
 
@@ -255,7 +263,7 @@ mod tests {
             let thread = [thread.next, thread.interpreter, thread.frame, thread.thread_id];
             assert_eq!((thread, offsets.thread.native_thread_id), ([8, 16, 72, 152], Some(160)));
             let frame = offsets.frame;
-            assert_eq!((frame.previous, frame.code, frame.instruction), (8, 0, 56));
+            assert_eq!((frame.previous, frame.code, frame.instruction, frame.locals), (8, 0, 56, 80));
             assert_eq!(frame.owner, Some(if since_314 { 78 } else { 70 }));
             let copies = since_314 && free_threaded == 1;
             assert_eq!(frame.bytecode_copy, copies.then_some(72));
@@ -264,12 +272,15 @@ mod tests {
                 (code.filename, code.name, code.qualname, code.line_table),
                 (112, 120, Some(128), 136)
             );
-            assert_eq!((code.first_line, code.instructions), (68, Some(208)));
+            assert_eq!((code.first_line, code.local_names, code.instructions), (68, 96, Some(208)));
             assert_eq!(code.bytecode_copies, copies.then_some(200));
             assert_eq!((offsets.object.kind, offsets.object.type_name), (8, 24));
             assert_eq!((offsets.bytes.length, offsets.bytes.data), (16, 32));
             assert_eq!((offsets.text.length, offsets.text.state), (16, 32));
             assert_eq!((offsets.text.ascii_data, offsets.text.compact_data), (40, 56));
+            let (sequence, integer) = (offsets.sequence, offsets.integer);
+            assert_eq!((sequence.length, sequence.tuple_items, sequence.list_items), (16, 24, 24));
+            assert_eq!((integer.size, integer.digits), (16, 24));
         }
     }
 

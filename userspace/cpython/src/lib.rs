@@ -54,6 +54,7 @@ mod code;
 mod debug_offsets;
 mod interned;
 mod lines;
+mod locals;
 pub mod locate;
 mod memory;
 mod offsets;
@@ -68,10 +69,11 @@ pub use code::CodeObject;
 pub use debug_offsets::{COOKIE, DEBUG_OFFSETS_SIZE, from_debug_offsets};
 pub use interned::{DICT_VERSION, Statics, interned};
 pub use lines::{LineTable, line_at};
+pub use locals::Value;
 pub use memory::{Limits, Memory, Reader, Record, Unreadable};
 pub use offsets::{
-    BytesOffsets, CodeOffsets, FrameOffsets, Instruction, InterpreterOffsets, ObjectOffsets, Offsets,
-    RuntimeOffsets, TextOffsets, ThreadOffsets,
+    BytesOffsets, CodeOffsets, FrameOffsets, Instruction, IntegerOffsets, InterpreterOffsets, ObjectOffsets,
+    Offsets, RuntimeOffsets, SequenceOffsets, TextOffsets, ThreadOffsets,
 };
 pub use tables::{ShippedRow, shipped, shipped_rows};
 pub use unknown::Unknown;

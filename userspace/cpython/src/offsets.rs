@@ -20,6 +20,8 @@ pub struct Offsets {
     pub object: ObjectOffsets,
     pub bytes: BytesOffsets,
     pub text: TextOffsets,
+    pub sequence: SequenceOffsets,
+    pub integer: IntegerOffsets,
 }
 
 /// `_PyRuntimeState`
@@ -64,6 +66,8 @@ pub struct FrameOffsets {
     pub code: u32,
     /// `f_lasti`, `prev_instr`, `instr_ptr`; [`Offsets::instruction`] says which
     pub instruction: u32,
+    /// `f_localsplus`, `localsplus`: the variables, in the order of [`CodeOffsets::local_names`]
+    pub locals: u32,
     /// 3.12 and later: one byte, whose value tells frames without Python code
     pub owner: Option<u32>,
     /// 3.14 without the GIL: number of the copy of the bytecode that the frame runs (`int32_t`)
@@ -83,6 +87,8 @@ pub struct CodeOffsets {
     pub first_line: u32,
     /// `co_lnotab` up to 3.9, then `co_linetable`
     pub line_table: u32,
+    /// Tuple of the variables' names: `co_varnames` up to 3.10, then `co_localsplusnames`
+    pub local_names: u32,
     /// 3.11 and later: `co_code_adaptive`, where the instructions begin within the code object itself
     pub instructions: Option<u32>,
     /// 3.14 without the GIL: `co_tlbc`, the threads' own copies of the bytecode
@@ -118,6 +124,26 @@ pub struct TextOffsets {
     pub compact_data: u32,
 }
 
+/// `PyTupleObject` and `PyListObject`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SequenceOffsets {
+    /// `ob_size`
+    pub length: u32,
+    /// `ob_item` of a tuple: where its elements begin
+    pub tuple_items: u32,
+    /// `ob_item` of a list: a pointer to its elements
+    pub list_items: u32,
+}
+
+/// `PyLongObject`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntegerOffsets {
+    /// `ob_size` up to 3.11, the number of digits with the sign; then `lv_tag`
+    pub size: u32,
+    /// `ob_digit`
+    pub digits: u32,
+}
+
 /// Contents of [`FrameOffsets::instruction`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
@@ -146,8 +172,8 @@ impl Offsets {
         }
     }
 
-    /// Returns the bits of [`FrameOffsets::code`] that are not part of the address: from 3.14 on it is a
-    /// `_PyStackRef`, whose lowest bits are tags (Include/internal/pycore_stackref.h).
+    /// Returns the bits of [`FrameOffsets::code`] and of variables that are not part of the address: from 3.14
+    /// on they are each a `_PyStackRef`, whose lowest bits are tags (Include/internal/pycore_stackref.h).
     pub fn code_tags(&self) -> u64 {
         if self.version.since(3, 14) { 0b111 } else { 0 }
     }

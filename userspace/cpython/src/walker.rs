@@ -3,7 +3,8 @@
 use std::{cell::Cell, collections::HashMap, rc::Rc};
 
 use crate::{
-    CodeObject, DEBUG_OFFSETS_SIZE, Instruction, Memory, Offsets, Unknown, Version, code, from_debug_offsets,
+    CodeObject, DEBUG_OFFSETS_SIZE, Instruction, Memory, Offsets, Unknown, Value, Version, code,
+    from_debug_offsets, locals,
     memory::{Limits, Reader, add},
     shipped,
 };
@@ -191,14 +192,40 @@ impl<'m> Walker<'m> {
     fn stack_once(&self, thread: ThreadState) -> RawStack {
         self.reader.memory().renew();
         let mut frames = Vec::new();
-        let end = match self.frames(thread, &mut frames) {
+        let end = match self.frames(thread, MAX_FRAMES, |_, frame| frames.push(frame)) {
             Ok(end) => end,
             Err(unknown) => StackEnd::Unknown(unknown),
         };
         RawStack { frames, end, moving: false }
     }
 
-    fn frames(&self, thread: ThreadState, frames: &mut Vec<RawFrame>) -> Result<StackEnd, Unknown> {
+    /// Reads the variables of a thread's innermost frame whose names are wanted, and whose values are known
+    /// ([`Value`]); `None` if that frame is no longer `expected`, or does not stand still.
+    pub fn innermost_locals(
+        &self,
+        thread: ThreadState,
+        expected: RawFrame,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Result<Option<Vec<(String, Value)>>, Unknown> {
+        let innermost = || {
+            self.reader.memory().renew();
+            let mut found = None;
+            self.frames(thread, 1, |address, frame| found = Some((address, frame)))?;
+            Ok(found.filter(|(_, frame)| *frame == expected))
+        };
+        let Some((address, frame)) = innermost()? else { return Ok(None) };
+        let read = locals::read(&self.reader, &self.python.offsets, address, frame.code, is_wanted)?;
+        let is_still_there = innermost()? == Some((address, frame));
+        Ok(is_still_there.then_some(read))
+    }
+
+    /// Takes at most `max` frames with Python code, innermost first, with their addresses.
+    fn frames(
+        &self,
+        thread: ThreadState,
+        max: usize,
+        mut take: impl FnMut(u64, RawFrame),
+    ) -> Result<StackEnd, Unknown> {
         let offsets = &self.python.offsets;
         let frame = &offsets.frame;
         let mut at = self.reader.u64(thread.address, offsets.thread.frame)?;
@@ -210,17 +237,19 @@ impl<'m> Walker<'m> {
         let owner = frame.owner.unwrap_or(frame.code);
         let copy = frame.bytecode_copy.unwrap_or(frame.code);
         let fields = [frame.previous, frame.code, frame.instruction, owner, copy];
+        let mut taken = 0;
         // Frames without Python code are counted too.
         for _ in 0..2 * MAX_FRAMES {
             if at == 0 {
                 return Ok(StackEnd::Outermost);
             }
+            let address = at;
             let state = self.reader.fields(at, &fields)?;
             at = state.u64(frame.previous);
             if offsets.first_owner_without_code().is_some_and(|first| state.u8(owner) >= first) {
                 continue;
             }
-            if frames.len() >= MAX_FRAMES {
+            if taken >= max {
                 return Ok(StackEnd::Limit);
             }
             let code = state.u64(frame.code) & !offsets.code_tags();
@@ -232,7 +261,8 @@ impl<'m> Walker<'m> {
                 let last = i64::from(state.i32(frame.instruction));
                 offsets.instruction_offset(code, last.cast_unsigned())
             };
-            frames.push(RawFrame { code, offset });
+            take(address, RawFrame { code, offset });
+            taken += 1;
         }
         Err(Unknown::TooMuch("more than 512 frames without Python code"))
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Activity, CopiedRank, FewFiles, Owner, ProcessId, ProcessState, PythonGroup, PythonReport, PythonThread,
-    RankReport, Unanswered, python,
+    RankReport, StoreWait, Unanswered, python,
     verdict::{JobVerdict, Verdict},
 };
 use flow::{session::LostReaders as Lost, text::joined};
@@ -80,6 +80,13 @@ pub struct ProcessReport {
     pub job_size: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_rank_from: Option<String>,
+    /// Wait of the first thread in torch's store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_wait: Option<StoreWait>,
+    /// Number of connections of the process to the store of one that waits for all ranks to come to it; null if
+    /// none waits so, or that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_connections: Option<u32>,
     /// Names of the threads that live on after the first thread has ended; null if it has not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_thread_ended: Option<Vec<String>>,

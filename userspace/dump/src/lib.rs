@@ -32,6 +32,8 @@ mod rank_gpu;
 mod rank_report;
 mod ras_peers;
 mod set_up;
+mod store_wait;
+mod tcp;
 mod text;
 mod torch_notes;
 mod unanswered;
@@ -64,6 +66,7 @@ pub use rank_report::{
     RankReport,
 };
 pub use set_up::{SetUp, Stage};
+pub use store_wait::{StoreServer, StoreVariable, StoreWait, WaitsFor};
 pub use text::render;
 use torch_notes::comm_ranks;
 pub use unanswered::Unanswered;
@@ -159,6 +162,7 @@ pub fn dump(
     for target in &mut targets {
         target.look_at_job(&ranks);
     }
+    store_wait::look(&mut targets);
     let torch_notes = torch_notes::read(&targets, &mut ranks, &runtimes);
     for target in &mut targets {
         target.note_silence();

@@ -8,7 +8,7 @@ use inspect::{
         LibraryId, MappedLibrary, Process, Users, age_seconds, has_ended, printable, read_text, status_field,
     },
     resolver::{self, What},
-    threads::{self, Names, Sampler},
+    threads::{self, Names, NativeNames, Sampler},
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
@@ -20,7 +20,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{
     AbsentRank, DumpOptions, LibraryReport, OpReport, Owner, ProcessReport, ProcessState, Progress,
-    ProxyListState, ProxyReport, RankReport,
+    ProxyListState, ProxyReport, RankReport, StoreWait,
     absent::{LiveProcesses, PeerTable},
     activity::Sample,
     comm_layout::CommLayout,
@@ -307,6 +307,20 @@ impl Target {
             self.report.job_rank = Some(told.rank);
             self.report.job_size = told.size;
             self.report.job_rank_from = Some(told.variable.name().to_owned());
+        }
+    }
+
+    /// Finds out what the first thread waits for in torch's store, if it does. Call after [`Self::look_at_job`].
+    pub(super) fn look_at_store(&mut self, names: &mut NativeNames) {
+        // Inside NCCL it waits for something else.
+        let first = self.report.pid;
+        let is_in_nccl =
+            self.report.threads.iter().any(|one| one.tid == first && one.nccl_function.is_some());
+        if self.report.job_rank.is_none() || is_in_nccl {
+            return;
+        }
+        if let Some(thread) = self.report.main_thread() {
+            self.report.store_wait = StoreWait::read(&self.process, thread, names);
         }
     }
 

@@ -32,6 +32,7 @@ pub struct Verdict {
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct DumpedJob {
     pub state: String,
+    pub kind: Option<String>,
     pub sentence: String,
 }
 

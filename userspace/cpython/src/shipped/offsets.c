@@ -99,6 +99,11 @@ int main(void) {
     field("instruction", offsetof(Frame, f_lasti));
 #endif
 #endif
+#if PY_VERSION_HEX >= 0x030b0000
+    field("locals", offsetof(Frame, localsplus));
+#else
+    field("locals", offsetof(Frame, f_localsplus));
+#endif
 #if PY_VERSION_HEX >= 0x030c0000
     field("owner", offsetof(Frame, owner));
 #endif
@@ -123,6 +128,11 @@ int main(void) {
     field("line_table", offsetof(PyCodeObject, co_lnotab));
 #endif
 #if PY_VERSION_HEX >= 0x030b0000
+    field("local_names", offsetof(PyCodeObject, co_localsplusnames));
+#else
+    field("local_names", offsetof(PyCodeObject, co_varnames));
+#endif
+#if PY_VERSION_HEX >= 0x030b0000
     field("instructions", offsetof(PyCodeObject, co_code_adaptive));
 #endif
 #if PY_VERSION_HEX >= 0x030e0000 && defined(Py_GIL_DISABLED)
@@ -145,6 +155,22 @@ int main(void) {
     field("state", offsetof(PyASCIIObject, state));
     field("ascii_data", sizeof(PyASCIIObject));
     field("compact_data", sizeof(PyCompactUnicodeObject));
+    end();
+
+    begin("sequence");
+    field("length", offsetof(PyVarObject, ob_size));
+    field("tuple_items", offsetof(PyTupleObject, ob_item));
+    field("list_items", offsetof(PyListObject, ob_item));
+    end();
+
+    begin("integer");
+#if PY_VERSION_HEX >= 0x030c0000
+    field("size", offsetof(PyLongObject, long_value.lv_tag));
+    field("digits", offsetof(PyLongObject, long_value.ob_digit));
+#else
+    field("size", offsetof(PyVarObject, ob_size));
+    field("digits", offsetof(PyLongObject, ob_digit));
+#endif
     end();
     printf("}\n");
     return 0;

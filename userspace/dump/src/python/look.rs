@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cpython::{Python, StackEnd, ThreadState, Unknown, Walker, pthread};
 use nccl_library::elf::Machine;
 
-use crate::{PythonReport, PythonThread};
+use crate::{PythonReport, PythonThread, StoreVariable};
 use inspect::{
     process::Process,
     python::{Pages, Runtimes},
@@ -104,7 +104,11 @@ fn thread(walker: &mut Walker<'_>, tid: u32, state: ThreadState, is_main: bool) 
                 (None, StackEnd::Outermost | StackEnd::Limit) => None,
             };
             let cut = again.end == StackEnd::Limit;
-            return PythonThread { tid, is_main, moving, cut, unknown, frames };
+            let innermost = stack.frames.first().filter(|_| is_main && !moving);
+            let read = innermost.map(|frame| walker.innermost_locals(state, *frame, StoreVariable::is_one));
+            let variables = read.and_then(|read| read.ok().flatten()).unwrap_or_default();
+            let variables = variables.into_iter().map(StoreVariable::of).collect();
+            return PythonThread { tid, is_main, moving, cut, unknown, frames, variables };
         }
         walker.forget();
         stack = again;

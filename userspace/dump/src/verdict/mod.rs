@@ -24,6 +24,7 @@ mod idle;
 mod in_flight;
 mod inside_calls;
 mod job;
+mod job_ranks;
 mod known_bugs;
 mod left;
 mod lines;
@@ -38,6 +39,7 @@ mod pending_calls;
 mod pipelines;
 mod setting_up;
 mod steps;
+mod store_waits;
 mod topology;
 mod torch_set_up;
 mod waiting;
@@ -111,6 +113,8 @@ pub enum Kind {
     Unreachable,
     /// The culprits' processes may open too few files for NCCL's proxy thread, which the set-up waits for.
     FileLimit,
+    /// The others wait in torch's store, and the culprit is the only rank of the job that does not.
+    StoreWait,
     /// The set-up can never end: the ranks have other unique ids, sizes or one number twice.
     NeverMatches,
     /// Others wait in a call for the culprits to connect.
@@ -140,6 +144,7 @@ impl Kind {
             Self::NotJoined
             | Self::SettingUp
             | Self::CallNotMade
+            | Self::StoreWait
             | Self::NoCounterpart
             | Self::Connecting
             | Self::NoProgress

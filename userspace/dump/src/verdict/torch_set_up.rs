@@ -3,16 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    Kind, State,
-    case::{MAX_SENTENCES, named},
-    job::JobVerdict,
-};
-use crate::{
-    dump_report::ProcessReport,
-    python::{PythonThread, place},
-};
-use flow::text::joined;
+use super::{Kind, case::named, job::JobVerdict, job_ranks::Job, store_waits};
+use crate::{dump_report::ProcessReport, python::PythonThread};
 
 /// Functions of `torch.distributed` that return when all ranks of the job, or of a group, have called them,
 /// and that make process groups.
@@ -28,7 +20,8 @@ const CALLS: [&str; 9] = [
     "rendezvous",
 ];
 
-/// Returns the verdict on the jobs of these processes; `None` if no process is in such a call, or all are.
+/// Returns the verdict on the jobs of these processes; `None` if no process is in such a call, or in a wait of
+/// torch's store, or all are.
 pub(crate) fn judge(processes: &[ProcessReport]) -> Option<JobVerdict> {
     let mut jobs: BTreeMap<(u32, &str), Vec<(u32, &ProcessReport)>> = BTreeMap::new();
     for process in processes {
@@ -38,66 +31,35 @@ pub(crate) fn judge(processes: &[ProcessReport]) -> Option<JobVerdict> {
             jobs.entry((size, from)).or_default().push((rank, process));
         }
     }
-    jobs.into_iter().filter_map(|((size, _), ranks)| judge_one(size, ranks)).max_by_key(|job| job.state)
+    let jobs = jobs.into_iter().filter_map(|((size, _), ranks)| Job::new(size, ranks));
+    jobs.filter_map(|job| in_a_call(&job).or_else(|| store_waits::judge(&job))).max_by_key(|job| job.state)
 }
 
-fn judge_one(size: u32, mut ranks: Vec<(u32, &ProcessReport)>) -> Option<JobVerdict> {
-    ranks.sort_by_key(|(rank, _)| *rank);
-    // Several jobs of one size cannot be told apart.
-    if ranks.windows(2).any(|pair| pair[0].0 == pair[1].0) {
-        return None;
-    }
-    let call = ranks.iter().find_map(|(_, process)| call_of(process))?;
-    let (inside, outside): (Vec<_>, Vec<_>) =
-        ranks.iter().partition(|(_, process)| call_of(process) == Some(call));
-    let missing: Vec<u32> =
-        (0..size).filter(|rank| ranks.binary_search_by_key(rank, |(rank, _)| *rank).is_err()).collect();
-    let waits = format!("{} of {size} ranks of the job are in torch's {call}", inside.len());
+/// Judges a job of which some ranks are in a call that all must make.
+fn in_a_call(job: &Job<'_>) -> Option<JobVerdict> {
+    let call = job.ranks.iter().find_map(|(_, process)| call_of(process))?;
+    let (inside, mut outside): (Vec<_>, Vec<_>) =
+        job.ranks.iter().partition(|(_, process)| call_of(process) == Some(call));
+    let verb = if inside.len() == 1 { "is" } else { "are" };
+    let waits = format!("{} of {} ranks of the job {verb} in torch's {call}", inside.len(), job.size);
+    let for_what = store_waits::described(&inside);
+    let missing = job.missing();
     if outside.is_empty() {
-        let first = missing.first()?;
-        let who = if missing.len() > 1 { named(&missing) } else { format!("rank {first}") };
+        missing.first()?;
         let verb = if missing.len() > 1 { "were" } else { "was" };
-        return Some(JobVerdict {
-            state: State::Unknown,
-            kind: Some(Kind::NotRead),
-            sentence: format!(
-                "cannot tell: {waits}, and wait for {who}, which {verb} not read: give the PIDs, or merge the dumps \
-                 of the hosts"
-            ),
-            next: Some(Kind::NotRead.next_step([])),
-            communicators: Vec::new(),
-        });
+        let why = format!(
+            "{waits}{for_what}, and wait for {}, which {verb} not read: give the PIDs, or merge the dumps of the hosts",
+            named(&missing)
+        );
+        return Some(job.cannot_tell(&why, None));
     }
-    let state = if outside.iter().all(|(_, process)| makes_progress(process)) {
-        State::Waiting
-    } else {
-        State::Stuck
-    };
-    let where_is = |rank: u32, process: &ProcessReport| {
-        let has = if process.state.is_halted() { "is halted" } else { "has not called it" };
-        let place = process.main_thread().and_then(place).or_else(|| process.whereabouts());
-        let line = place.unwrap_or_else(|| "its main thread's place is not known".to_owned());
-        format!("rank {rank} (process {}) {has}: {line}", process.pid)
-    };
-    let shown =
-        joined(outside.iter().take(MAX_SENTENCES).map(|(rank, process)| where_is(*rank, process)), "; ");
-    let more = match outside.len().saturating_sub(MAX_SENTENCES) {
-        0 => String::new(),
-        more => format!("; and {more} more"),
-    };
-    let what = if state == State::Stuck { "stuck" } else { "waiting" };
-    Some(JobVerdict {
-        state,
-        kind: Some(Kind::CallNotMade),
-        sentence: format!("{what}: {waits}; {shown}{more}"),
-        next: Some(Kind::CallNotMade.next_step(outside.iter().map(|(_, process)| process.pid))),
-        communicators: Vec::new(),
-    })
-}
-
-fn makes_progress(process: &ProcessReport) -> bool {
-    let activity = process.activity.as_ref().and_then(|activity| activity.progress(false));
-    !process.state.is_halted() && activity.is_some()
+    // The rank that has the store waits in the call for all to come, and others that have come can have gone on.
+    match store_waits::have_not_come(job, &inside, &outside) {
+        Some(Ok(left)) => outside = left,
+        Some(Err(why)) => return Some(job.cannot_tell(&format!("{waits}{for_what}; {why}"), None)),
+        None => {}
+    }
+    Some(job.waits_for(Kind::CallNotMade, &format!("{waits}{for_what}"), "has not called it", &outside))
 }
 
 /// Returns the call that the main thread of a process is in: the outermost function of `torch.distributed`
@@ -114,7 +76,7 @@ mod tests {
     use flow::schema::PythonFrame;
 
     use super::*;
-    use crate::{activity::Activity, process_state::ProcessState, python::PythonReport};
+    use crate::{State, activity::Activity, process_state::ProcessState, python::PythonReport};
 
     const TORCH: &str = "/opt/lib/python3.12/site-packages/torch/distributed";
 

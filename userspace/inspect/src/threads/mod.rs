@@ -4,11 +4,13 @@
 //! The kernel's performance events sample a thread that runs, for some milliseconds ([`sample`]). From there
 //! the stack is unwound by the call frame information in the target's memory ([`unwind`]), and its frames are
 //! named from the files' symbol tables ([`names`]). Stacks that the kernel side has copied at a probe's hit
-//! are unwound in the same way, out of the copy ([`at_hit`]).
+//! are unwound in the same way, out of the copy ([`at_hit`]). [`first_thread`] tells which functions of some
+//! libraries a process waits in.
 //!
 //! Memory, files and tables belong to a tenant. Every walk is bounded, and ends at anything invalid.
 
 mod at_hit;
+mod first_thread;
 mod modules;
 mod names;
 mod sample;
@@ -20,6 +22,7 @@ use std::{collections::BTreeSet, thread, time::Duration};
 use serde::{Deserialize, Serialize};
 
 pub use at_hit::{HitStack, NativeFrame, Unwinder, Unwound};
+pub use first_thread::first_thread_in;
 pub use names::{Names, NativeNames};
 pub use sample::Sampler;
 
@@ -40,6 +43,8 @@ const MAX_THREADS: usize = 4096;
 const MAX_SAMPLED: usize = 64;
 /// Maximum number of looks at a thread that runs and was not sampled, until it sleeps.
 const NAP_LOOKS: usize = 50;
+/// Time between two of these looks.
+const NAP: Duration = Duration::from_micros(200);
 /// Time for which threads are sampled.
 const SAMPLING: Duration = Duration::from_millis(25);
 
@@ -186,7 +191,7 @@ impl Looker<'_> {
             if let Position::Blocked { stack_pointer, pc } = task::position_of(self.process, tid) {
                 return vec![Stack::at(pc, stack_pointer)];
             }
-            thread::sleep(Duration::from_micros(200));
+            thread::sleep(NAP);
         }
         Vec::new()
     }

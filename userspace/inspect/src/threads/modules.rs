@@ -65,6 +65,11 @@ impl Modules {
         Ok(if now.code().eq(self.code()) { Self { mappings: now.mappings, ..self } } else { now })
     }
 
+    /// Returns all mappings.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Mapping> {
+        self.mappings.iter()
+    }
+
     /// Returns the mappings of code, and their files.
     fn code(&self) -> impl Iterator<Item = (u64, u64, u64, (u32, u32), u64)> {
         let code = self.mappings.iter().filter(|mapping| mapping.is_executable());

@@ -1,0 +1,294 @@
+//! Waits in torch's store: for what, for which key, and who has come to the store.
+//!
+//! Before there is a communicator, ranks meet in the store: a server of one rank, or of the launcher, to which all
+//! connect. Which of its functions a thread waits in, its native stack tells (torch/csrc/distributed/c10d:
+//! TCPStore.cpp, PrefixStore.cpp, ProcessGroupNCCL.cpp). The key is an argument there, which no call frame
+//! information leads to. So it is taken from the variables of the Python frame that called, and where those do not
+//! name one, it is not known.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    PythonThread,
+    process::Target,
+    tcp::{self, TcpSocket, TcpState},
+};
+use cpython::Value;
+use inspect::{
+    process::{Process, printable},
+    threads::{NativeNames, first_thread_in},
+};
+
+/// Libraries of torch that wait in the store.
+const LIBRARIES: [&str; 2] = ["libtorch_cpu.so", "libtorch_cuda.so"];
+/// Maximum number of characters of a variable's value that are kept.
+const MAX_VALUE: usize = 160;
+/// Maximum number of hosts whose connections are counted.
+const MAX_HOSTS: usize = 4096;
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum WaitsFor {
+    /// The process has the store, and waits for all ranks to come to it.
+    Ranks,
+    /// The store: the process tries to connect to it.
+    Server,
+    /// The id of a communicator, which the first rank of the group puts into the store.
+    CommunicatorId,
+    /// A key, or several.
+    Key,
+    /// A kind that a newer version knows.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Wait of a process's first thread in torch's store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoreWait {
+    pub waits_for: WaitsFor,
+    /// Variables of the innermost Python frame that can name what is waited for, as they are called there.
+    pub variables: Vec<StoreVariable>,
+    /// The process's own store, if it waits for the ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<StoreServer>,
+}
+
+/// A variable of a Python frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreVariable {
+    pub name: String,
+    pub value: String,
+}
+
+/// Connections to a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreServer {
+    pub port: u16,
+    /// Number of connections of other processes, by the address that they come from.
+    pub connections: BTreeMap<IpAddr, u32>,
+}
+
+impl StoreVariable {
+    /// Tells whether a variable is called as those that hold a store's key or address.
+    pub(crate) fn is_one(name: &str) -> bool {
+        const OTHERS: [&str; 6] =
+            ["hostname", "host_name", "port", "worker_count", "world_size", "group_name"];
+        Self::is_key(name) || OTHERS.contains(&name)
+    }
+
+    fn is_key(name: &str) -> bool {
+        ["key", "keys"].iter().any(|key| {
+            let before = name.strip_suffix(key);
+            before.is_some_and(|before| before.is_empty() || before.ends_with('_'))
+        })
+    }
+
+    pub(crate) fn of((name, value): (String, Value)) -> Self {
+        let value = match value {
+            Value::Text(text) => text,
+            Value::Number(number) => number.to_string(),
+            Value::Texts(texts, length) => {
+                let more = if length > texts.len() { ", …" } else { "" };
+                format!("{}{more}", texts.join(", "))
+            }
+        };
+        let short = |text: &str| {
+            let text = printable(text);
+            if text.chars().count() <= MAX_VALUE {
+                return text;
+            }
+            text.chars().take(MAX_VALUE - 1).chain(['…']).collect()
+        };
+        Self { name: short(&name), value: short(&value) }
+    }
+}
+
+impl WaitsFor {
+    /// Tells what a thread waits for by the functions of torch that it is in, innermost first.
+    fn by(functions: &[String]) -> Option<Self> {
+        let is_in = |name: &str| functions.iter().any(|function| function.contains(name));
+        let is_store = |function: &String| {
+            let (class, method) = function.rsplit_once("::").unwrap_or_default();
+            class.starts_with("c10d::")
+                && class.ends_with("Store")
+                && ["get", "wait", "multiGet"].contains(&method)
+        };
+        if is_in("c10d::TCPStore::waitForWorkers") {
+            return Some(Self::Ranks);
+        }
+        if is_in("c10d::TCPStore::TCPStore") && is_in("::connect") {
+            return Some(Self::Server);
+        }
+        if !functions.iter().any(is_store) {
+            return None;
+        }
+        let is_id = is_in("c10d::ProcessGroupNCCL::broadcastUniqueNCCLID");
+        Some(if is_id { Self::CommunicatorId } else { Self::Key })
+    }
+}
+
+impl WaitsFor {
+    /// Tells that a thread is in torch's barrier in the store, which looks at a key again and again: between two
+    /// looks it is in no function of the store.
+    fn by_python(thread: &PythonThread) -> Option<Self> {
+        let innermost = thread.frames.first()?;
+        let is_barrier = innermost.function == "_store_based_barrier";
+        (is_barrier && innermost.file.ends_with("/torch/distributed/distributed_c10d.py"))
+            .then_some(Self::Key)
+    }
+}
+
+impl StoreWait {
+    /// Reads what a process waits for in the store, whose main thread is this one; `None` if it does not.
+    pub(super) fn read(process: &Process, thread: &PythonThread, names: &mut NativeNames) -> Option<Self> {
+        let functions = first_thread_in(process, &LIBRARIES, names);
+        let waits_for = WaitsFor::by(&functions).or_else(|| WaitsFor::by_python(thread))?;
+        let variables = thread.variables.clone();
+        let wait = Self { waits_for, variables, server: None };
+        let server = wait.port().filter(|_| waits_for == WaitsFor::Ranks);
+        Some(Self { server: server.and_then(|port| StoreServer::of(process, port)), ..wait })
+    }
+
+    fn variable(&self, name: &str) -> Option<&str> {
+        self.variables.iter().find(|variable| variable.name == name).map(|variable| &*variable.value)
+    }
+
+    fn port(&self) -> Option<u16> {
+        self.variable("port")?.parse().ok()
+    }
+
+    /// Returns the store's host and port, as the Python frame has them.
+    pub(crate) fn address(&self) -> Option<String> {
+        let host = self.variable("hostname").or_else(|| self.variable("host_name"))?;
+        Some(format!("{host}:{}", self.port()?))
+    }
+
+    /// Returns how many ranks had come to torch's barrier when it looked last, and how many there are.
+    pub(crate) fn came(&self) -> Option<(u32, u32)> {
+        let number = |name| self.variable(name)?.parse().ok();
+        Some((number("worker_count")?, number("world_size")?))
+    }
+
+    /// Returns the key that is waited for, and the variable that has it. Of several variables that hold keys one
+    /// counts only if torch's own function is known to wait for it (`_store_based_barrier`, torch.distributed;
+    /// `barrier`, torch.distributed.elastic).
+    pub(crate) fn key(&self) -> Option<&StoreVariable> {
+        const KNOWN: [&str; 2] = ["last_worker_key", "last_member_key"];
+        let mut keys = self.variables.iter().filter(|variable| StoreVariable::is_key(&variable.name));
+        let known = keys.clone().find(|variable| KNOWN.contains(&&*variable.name));
+        known.or_else(|| keys.next().filter(|_| keys.next().is_none()))
+    }
+}
+
+impl StoreServer {
+    /// Counts the connections that a process has accepted at this port.
+    fn of(process: &Process, port: u16) -> Option<Self> {
+        let is_own =
+            |socket: &TcpSocket| socket.local.port() == port && socket.state == TcpState::Established;
+        let of_port = |socket: &TcpSocket| is_own(socket) || socket.remote.port() == port;
+        let sockets = tcp::of_process(process, of_port)?;
+        let ends: Vec<SocketAddr> = sockets.iter().map(|socket| socket.local).collect();
+        let mut connections = BTreeMap::new();
+        // Its own are not counted.
+        for socket in sockets.iter().filter(|one| is_own(one) && !ends.contains(&one.remote)) {
+            let from = socket.remote.ip().to_canonical();
+            if connections.len() < MAX_HOSTS || connections.contains_key(&from) {
+                *connections.entry(from).or_default() += 1;
+            }
+        }
+        Some(Self { port, connections })
+    }
+}
+
+/// Looks at all processes that have a rank of a job.
+pub(super) fn look(targets: &mut [Target]) {
+    let mut names = NativeNames::default();
+    for target in targets.iter_mut() {
+        target.look_at_store(&mut names);
+    }
+    let server = |target: &Target| Some(target.report.store_wait.as_ref()?.server.as_ref()?.port);
+    let ports: Vec<u16> = targets.iter().filter_map(server).collect();
+    if ports.is_empty() {
+        return;
+    }
+    for target in targets.iter_mut() {
+        let is_connection = |socket: &TcpSocket| {
+            socket.state == TcpState::Established && ports.contains(&socket.remote.port())
+        };
+        let connections = tcp::of_process(&target.process, is_connection);
+        let count = |connections: Vec<TcpSocket>| u32::try_from(connections.len()).unwrap_or(u32::MAX);
+        target.report.store_connections = connections.map(count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Functions as torch 2.11 has them on its stacks.
+    #[test]
+    fn what_is_waited_for_follows_from_torchs_functions() {
+        let by = |functions: &[&str]| {
+            WaitsFor::by(&functions.iter().map(ToString::to_string).collect::<Vec<String>>())
+        };
+        let constructor = "c10d::TCPStore::TCPStore";
+        assert_eq!(by(&["c10d::TCPStore::waitForWorkers", constructor]), Some(WaitsFor::Ranks));
+        let connect = [
+            "c10d::detail::(anonymous namespace)::SocketConnectOp::tryConnect",
+            "c10d::detail::Socket::connect",
+            "c10d::detail::TCPClient::connect",
+            constructor,
+        ];
+        assert_eq!(by(&connect), Some(WaitsFor::Server));
+        let get = [
+            "c10d::detail::SocketImpl::waitForInput",
+            "c10d::TCPStore::doWait",
+            "c10d::TCPStore::doGet",
+            "c10d::TCPStore::get",
+            "c10d::PrefixStore::get",
+        ];
+        assert_eq!(by(&get), Some(WaitsFor::Key));
+        let id = [&get[..], &["c10d::ProcessGroupNCCL::broadcastUniqueNCCLID"]].concat();
+        assert_eq!(by(&id), Some(WaitsFor::CommunicatorId));
+        // What sets a key, or waits for a work, waits for no other rank's key.
+        for others in [&["c10d::TCPStore::set"][..], &["c10d::ProcessGroupGloo::SendWork::wait"], &[]] {
+            assert_eq!(by(others), None, "{others:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_named_only_by_the_one_variable_that_can_hold_it() {
+        let key = |names: &[&str]| {
+            let variable =
+                |name: &&str| StoreVariable::of(((*name).to_owned(), Value::Text(format!("of {name}"))));
+            let variables = names.iter().map(variable).collect();
+            let wait = StoreWait { waits_for: WaitsFor::Key, variables, server: None };
+            wait.key().map(|variable| variable.value.clone())
+        };
+        assert_eq!(key(&["port", "key"]).as_deref(), Some("of key"));
+        let barrier = ["store_key", "last_worker_key", "worker_count"];
+        assert_eq!(key(&barrier).as_deref(), Some("of last_worker_key"));
+        assert_eq!(key(&["src_key", "dst_key"]), None);
+        assert_eq!(key(&["prefix"]), None);
+        assert!(StoreVariable::is_one("keys") && StoreVariable::is_one("port"));
+        for other in ["monkey", "password", "keyword", "token"] {
+            assert!(!StoreVariable::is_one(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn long_values_are_cut() {
+        let texts = Value::Texts(vec!["a".to_owned(), "b\x1b[2J".to_owned()], 20);
+        let value = StoreVariable::of(("keys".to_owned(), texts)).value;
+        assert!(value.starts_with("a, b") && value.ends_with(", …") && !value.contains('\x1b'), "{value}");
+        let long = StoreVariable::of(("key".to_owned(), Value::Text("x".repeat(5000)))).value;
+        assert_eq!(long.chars().count(), MAX_VALUE);
+    }
+}
