@@ -34,6 +34,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let spark: &[_] = if asks_for("--spark") { &[prerequisites::SPARK] } else { &[] };
         command.env("PYTHONPATH", prerequisites::python_path(spark)?);
     }
+    if asks_for("peers") && !is_help {
+        command.env("NCCLFLOW_PY_SPY", prerequisites::py_spy()?);
+    }
     if asks_for("report") && !is_help {
         prerequisites::commands()?;
     }

@@ -18,6 +18,7 @@ const LIBRARIES: [&str; 4] = ["2.21.5", "2.27.5", "2.28.9-cu13", "2.32.3"];
   cargo xtask verify hangs --times 5                 every kind, five times
   cargo xtask verify hangs --kinds gone,receive      some kinds
   cargo xtask verify hangs --busy 1000               dumps of jobs that are busy: none is stuck
+  cargo xtask verify hangs --pipelines 1000          dumps of pipelines: none is stuck or waiting
 
 The last line is PASSED or FAILED; the exit code says the same. Dumps that are not right are kept in target/hangs.")]
 pub(crate) struct Args {
@@ -30,6 +31,9 @@ pub(crate) struct Args {
     /// Instead: so many dumps of jobs that compute, evaluate and write checkpoints for up to 30 s
     #[arg(long, value_name = "N", conflicts_with_all = ["times", "kinds"])]
     busy: Option<u32>,
+    /// Instead: so many dumps of pipelines, which send and receive thousands of times a second
+    #[arg(long, value_name = "N", conflicts_with_all = ["times", "kinds", "busy"])]
+    pipelines: Option<u32>,
     /// Jobs side by side
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
     at_once: u32,
@@ -43,9 +47,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut command = root::command(&program);
     command.arg("--out").arg(programs::target_folder()?.join("hangs"));
     command.args(["--at-once", &args.at_once.to_string()]);
-    match args.busy {
-        Some(busy) => command.args(["--busy", &busy.to_string()]),
-        None => command.args(["--times", &args.times.to_string()]),
+    match (args.busy, args.pipelines) {
+        (Some(busy), _) => command.args(["--busy", &busy.to_string()]),
+        (None, Some(pipelines)) => command.args(["--pipelines", &pipelines.to_string()]),
+        (None, None) => command.args(["--times", &args.times.to_string()]),
     };
     if !args.kinds.is_empty() {
         command.args(["--kinds", &args.kinds.join(",")]);

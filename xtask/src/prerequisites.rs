@@ -162,6 +162,23 @@ pub(crate) fn python_path(more: &[(&str, &str)]) -> Result<OsString> {
     Ok(path)
 }
 
+/// py-spy, at the version that docs/COMPARISON.md compares with.
+const PY_SPY: &str = "py-spy==0.4.3";
+
+/// Returns `$NCCLFLOW_PY_SPY`: the program, fetched where it is not there. A failure is printed, and the benchmark says
+/// that it lacks py-spy's word.
+pub(crate) fn py_spy() -> Result<PathBuf> {
+    let folder = programs::target_folder()?.join(PY_SPY.replace("==", "-"));
+    let program = folder.join("bin/py-spy");
+    if !program.exists() {
+        say(&format!("fetching {PY_SPY} into {}", folder.display()));
+        if let Err(error) = install_wheel(PY_SPY, &folder) {
+            say(&format!("{error:#}: nothing is compared with py-spy"));
+        }
+    }
+    Ok(program)
+}
+
 /// Returns `$NCCLFLOW_TORCH_ANALYSER`: the folder with torch's analyser of flight recorder files, fetched
 /// where it is not there. A failure is printed, and the tests that need it are skipped or fail.
 pub(crate) fn torch_analyser() -> Result<PathBuf> {

@@ -12,6 +12,7 @@ mod job;
 mod memory;
 mod merge;
 mod overhead;
+mod peers;
 mod process;
 mod recorded;
 mod report;
@@ -82,6 +83,8 @@ enum Measurement {
     Stacks(stacks::Args),
     /// Who makes a job slow: jobs on the bed with faults out of a seed, and how often `check` is right (root)
     Verdicts(verdicts::Args),
+    /// What `dump`, NCCL's RAS and py-spy say of the same hangs: whether each names the rank (root, python3)
+    Peers(peers::Args),
     /// A job that never pauses, for a long time: delivered + lost = hits, to the record (root)
     Saturate(saturate::Args),
 }
@@ -110,6 +113,7 @@ fn main() -> Result<()> {
         Measurement::Report(args) => report::run(args, rounds(5)),
         Measurement::Stacks(args) => with_nccl("2.27.5", 5, &|bench| stacks::run(bench, args)),
         Measurement::Verdicts(args) => with_nccl("2.27.5", 1, &|bench| verdicts::run(bench, args)),
+        Measurement::Peers(args) => with_nccl("2.28.9-cu13", 1, &|bench| peers::run(bench, args)),
         Measurement::Saturate(args) => with_nccl("2.27.5", 1, &|bench| saturate::run(bench, args)),
     };
     let text = serde_json::to_string_pretty(&result?)? + "\n";

@@ -17,6 +17,8 @@ use ncclflow_e2e::{
 /// Dumps of busy jobs, over all libraries.
 const BUSY_DUMPS: usize = 24;
 const BUSY_DUMPS_LONG: usize = 1000;
+/// Dumps of pipelines, over all libraries.
+const PIPELINE_DUMPS: usize = 40;
 
 /// For what takes a moment where a processor is free.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -223,6 +225,31 @@ fn a_busy_job_is_never_called_stuck_and_computes_what_it_should() {
                 "{version}, dump {number}: {verdict:#?}\n{}",
                 dump.text
             );
+        }
+    }
+}
+
+/// Two stages of two ranks: collectives within a stage, and between the stages sends and receives alone, thousands of
+/// times a second. `cargo xtask verify hangs --pipelines 1000` makes a thousand dumps of such jobs.
+#[test]
+fn a_pipeline_that_goes_on_waits_for_nobody() {
+    let shape = Shape { ranks: 4, processes: true, tree: false };
+    for version in VERSIONS {
+        let workload =
+            format!("--stages 2 --iters 1000000 --ops allreduce,sendstage,sendstage --bytes 4096 {CALL_LOG}");
+        let Some(job) = World::going(version, shape, &workload).unwrap() else { continue };
+        for number in 0..PIPELINE_DUMPS / VERSIONS.len() {
+            let from_ns = call_log::now_ns();
+            let dump = job.dump(&["--interval", "0.25"]).unwrap();
+            for communicator in &dump.communicators {
+                let verdict = &communicator.verdict;
+                let is_right = verdict.state != "stuck" && verdict.state != "waiting";
+                assert!(
+                    is_right || job.stood(&dump, from_ns),
+                    "{version}, dump {number}: {verdict:#?}\n{}",
+                    dump.text
+                );
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/dump_before_ncc
 const RANKS: usize = 4;
 
 /// A stand-in for torch's library: functions of its names that wait, as its own do, in the kernel.
-const TORCH: &str = r#"
+const TORCH: &str = "
 #include <poll.h>
 void _ZN4c10d8TCPStore6doWaitEv(void) { poll(0, 0, -1); }
 void _ZN4c10d8TCPStore3getEv(void) { _ZN4c10d8TCPStore6doWaitEv(); }
@@ -20,7 +20,7 @@ void _ZN4c10d8TCPStore14waitForWorkersEv(void) { for (;;) poll(0, 0, 10); }
 void double_get(void) { _ZN4c10d11PrefixStore3getEv(); }
 void double_broadcast_id(void) { _ZN4c10d16ProcessGroupNCCL21broadcastUniqueNCCLIDEv(); }
 void double_wait_for_workers(void) { _ZN4c10d8TCPStore14waitForWorkersEv(); }
-"#;
+";
 
 /// Starts a rank, and waits until its program has begun.
 fn start(python: &Path, folder: &Path, rank: usize, what: &str) -> Killed {

@@ -151,6 +151,7 @@ fn a_kernel_of_the_programs_own_is_told_from_nccls_where_the_driver_has_gpm() {
 #[test]
 fn a_split_that_one_rank_does_not_make_is_its_fault() {
     check(3, &["split", "split-sockets"]);
+    check(0, &["destroy-without-one"]);
 }
 
 #[test]

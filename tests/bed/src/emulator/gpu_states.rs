@@ -131,6 +131,8 @@ pub(crate) enum KernelOf {
 impl GpuState {
     /// A kernel runs until the guard is dropped. `ends_ns`: when it will have ended, if that is known.
     pub(crate) fn run(self, of: KernelOf, shape: LaunchShape, ends_ns: Option<u64>) -> Running {
+        // Programs that only load the bed prepare all devices, and use one.
+        self.words[PID].store(u64::from(std::process::id()), Ordering::Relaxed);
         let warps = shape.blocks * shape.threads.div_ceil(32);
         let shape = u64::from(shape.blocks) | u64::from(warps) << 32;
         self.words[SHAPE].fetch_add(shape, Ordering::Relaxed);

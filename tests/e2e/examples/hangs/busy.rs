@@ -21,18 +21,48 @@ use ncclflow_e2e::harness::{
 
 use super::Kept;
 
+/// What the jobs do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Jobs {
+    /// They compute, evaluate and write checkpoints for up to 30 s, while others wait.
+    Phases,
+    /// Two stages of two ranks: collectives within a stage, sends and receives alone between them, thousands of times a
+    /// second. Nobody waits for anybody for long.
+    Pipelines,
+}
+
+impl Jobs {
+    fn workload(self) -> &'static str {
+        match self {
+            Self::Phases => {
+                "--phases 30 --iters 1000000000 --bytes 262144 --ops allreduce,allgather --comms 2"
+            }
+            Self::Pipelines => {
+                "--stages 2 --iters 1000000000 --bytes 4096 --ops allreduce,sendstage,sendstage"
+            }
+        }
+    }
+
+    /// States that no dump may say.
+    fn forbidden(self) -> &'static [&'static str] {
+        match self {
+            Self::Phases => &["stuck"],
+            Self::Pipelines => &["stuck", "waiting"],
+        }
+    }
+}
+
 const RANKS: Shape = Shape { ranks: 4, processes: true, tree: false };
-const WORKLOAD: &str = "--phases 30 --iters 1000000000 --bytes 262144 --ops allreduce,allgather --comms 2";
 /// Then another job takes its place; the bed gives its ranks some minutes more.
 const AGE: Duration = Duration::from_mins(8);
 /// Dumps of one job that are made side by side.
 const OF_ONE_JOB: usize = 2;
 
-pub(super) fn run(dumps: usize, at_once: usize, kept: &Kept) -> Result<bool> {
+pub(super) fn run(jobs: Jobs, dumps: usize, at_once: usize, kept: &Kept) -> Result<bool> {
     let taken = AtomicUsize::new(0);
     let states: Mutex<BTreeMap<String, usize>> = Mutex::default();
     let results = thread::scope(|scope| {
-        let jobs: Vec<_> = (0..at_once)
+        let threads: Vec<_> = (0..at_once)
             .map(|number| {
                 let (taken, states) = (&taken, &states);
                 scope.spawn(move || -> Result<()> {
@@ -40,13 +70,13 @@ pub(super) fn run(dumps: usize, at_once: usize, kept: &Kept) -> Result<bool> {
                         if taken.load(Ordering::Relaxed) >= dumps {
                             break;
                         }
-                        one_job(number + turn, dumps, taken, states, kept)?;
+                        one_job(jobs, number + turn, dumps, taken, states, kept)?;
                     }
                     Ok(())
                 })
             })
             .collect();
-        jobs.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+        threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
     });
     for result in results {
         result.map_err(|_| anyhow::anyhow!("a thread has panicked"))??;
@@ -56,12 +86,14 @@ pub(super) fn run(dumps: usize, at_once: usize, kept: &Kept) -> Result<bool> {
     for (state, count) in &states {
         println!("{state:<10} {count:>5}");
     }
-    let stuck = states.get("stuck").copied().unwrap_or_default();
-    println!("{all} dumps of busy jobs; {stuck} are stuck (none may be)");
-    Ok(stuck == 0 && all >= dumps)
+    let wrong =
+        jobs.forbidden().iter().map(|state| states.get(*state).copied().unwrap_or_default()).sum::<usize>();
+    println!("{all} dumps of busy jobs; {wrong} are {} (none may be)", jobs.forbidden().join(" or "));
+    Ok(wrong == 0 && all >= dumps)
 }
 
 fn one_job(
+    jobs: Jobs,
     number: usize,
     dumps: usize,
     taken: &AtomicUsize,
@@ -72,7 +104,7 @@ fn one_job(
     let over =
         if (number / VERSIONS.len() + number).is_multiple_of(2) { Over::SharedMemory } else { Over::Sockets };
     let sync = if number.is_multiple_of(3) { "" } else { "--sync" };
-    let job = start(over, RANKS, version, &format!("{WORKLOAD} {sync}"))?;
+    let job = start(over, RANKS, version, &format!("{} {sync}", jobs.workload()))?;
     let job = job.context("something is missing; see above")?;
     let gpus = GpuStates::of(&job).context("something is missing; see above")?;
     println!("a job on {version} over {}; {} dumps so far", over.name(), taken.load(Ordering::Relaxed));
@@ -87,7 +119,7 @@ fn one_job(
                     while begun.elapsed() < AGE && taken.fetch_add(1, Ordering::Relaxed) < dumps {
                         let dump = dump_of(job, gpus)?;
                         let worst = worst(&dump.communicators);
-                        if worst == "stuck" {
+                        if jobs.forbidden().contains(&&*worst) {
                             let path = kept.keep(&format!("busy.{version}"), &dump)?;
                             println!("{version}: {}; {}", summary(&dump.communicators), path.display());
                         }

@@ -1,4 +1,4 @@
-//! `hangs [--times N] [--kinds NAME,…] [--busy N] [--at-once N] --out FOLDER`: `ncclflow dump` on every kind of hang and
+//! `hangs [--times N] [--kinds NAME,…] [--busy N] [--pipelines N] [--at-once N] --out FOLDER`: `ncclflow dump` on every kind of hang and
 //! of wait that is none, counted; or on jobs that are busy.
 //!
 //! `cargo xtask verify hangs` builds and runs this. It is an example of `ncclflow-e2e` for the reason that `conformance` is one.
@@ -21,6 +21,8 @@ use ncclflow_e2e::harness::{
 };
 use test_support::root;
 
+use self::busy::Jobs;
+
 fn main() -> Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let value = |name: &str| {
@@ -39,7 +41,9 @@ fn main() -> Result<ExitCode> {
     let kept = Kept::new(value("--out").context("--out FOLDER")?.into())?;
     let at_once = number("--at-once", 2)?.max(1);
     let passed = if value("--busy").is_some() {
-        busy::run(number("--busy", 0)?, at_once, &kept)?
+        busy::run(Jobs::Phases, number("--busy", 0)?, at_once, &kept)?
+    } else if value("--pipelines").is_some() {
+        busy::run(Jobs::Pipelines, number("--pipelines", 0)?, at_once, &kept)?
     } else {
         let kinds = match value("--kinds") {
             Some(names) => names

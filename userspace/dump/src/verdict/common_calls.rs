@@ -15,7 +15,8 @@ use super::{BE, Case, Kind, MAX_SENTENCES, Verdict, disagreement::minority, subj
 use crate::{CommunicatorReport, ProcessId, ProcessReport, RankReport};
 
 /// Calls that do not end before all ranks have made them. (src/init.cc, src/dev_runtime.cc.
-/// `ncclCommDestroy` and `ncclCommAbort` wait for the rank's own work, and, from 2.27 on, for all ranks.)
+/// `ncclCommFinalize`, `ncclCommDestroy` and `ncclCommAbort` wait for the rank's own work, and, from 2.31 on, for the
+/// ranks of the same node.)
 const COMMON: [&str; 11] = [
     "ncclCommSplit",
     "ncclCommShrink",

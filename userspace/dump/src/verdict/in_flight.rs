@@ -7,6 +7,7 @@ use super::{
     Case, Kind, MAX_SENTENCES, State, Verdict, causes, circle::circle, disagreement, pipelines, waits,
     waits::Waits,
 };
+use crate::Work;
 use nccl_library::nccl::Direction;
 
 pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
@@ -30,6 +31,14 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
     if causes.is_empty() && disagreement.is_empty() {
         causes = broken_links(&waits);
         verdict.kind = (!causes.is_empty()).then_some(Kind::Failed);
+    }
+    let gone = gone_instead(case, &causes);
+    if !gone.is_empty() {
+        victims.extend(causes.keys());
+        verdict
+            .evidence
+            .extend(causes.into_values().map(|why| format!("{why}, or has lost it with its connection")));
+        causes = gone;
     }
     if !disagreement.is_empty() {
         verdict.kind = Some(Kind::OtherOperation);
@@ -69,6 +78,27 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
         verdict.state = State::Unknown;
     }
     Some(verdict)
+}
+
+/// Returns the ranks whose processes are gone, if the waiting ends only at ranks that have launched less than others
+/// and have no op in flight. A connection that breaks takes its op with it, so that the neighbour of a rank that is
+/// gone looks as if it had not joined. One whose GPU runs nothing has not.
+fn gone_instead(case: &Case<'_>, causes: &BTreeMap<u32, String>) -> BTreeMap<u32, String> {
+    let (behind, _) = case.behind();
+    let can_have_lost_it = |number: &u32| {
+        let rank = case.ranks.get(number);
+        behind.contains(number)
+            && rank.is_some_and(|rank| {
+                rank.proxy.ops.is_empty()
+                    && !rank.process_state.is_halted()
+                    && rank.work() != Some(Work::Idle)
+            })
+    };
+    if causes.is_empty() || !causes.keys().all(can_have_lost_it) {
+        return BTreeMap::new();
+    }
+    let gone = case.vanished().into_iter().filter(|(_, kind)| *kind == Kind::Gone);
+    gone.filter_map(|(rank, _)| Some((rank, case.absent_sentence(rank)?))).collect()
 }
 
 /// Returns the kind of the surest culprit's trouble.

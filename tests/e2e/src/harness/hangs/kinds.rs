@@ -193,7 +193,6 @@ const ORDER: Kind = Kind {
     ..PLAIN
 };
 
-/// All there are.
 const FORKED: Kind = Kind {
     name: "left-over",
     workload: "--fork --survive --iters 1000000 --sync",
@@ -243,11 +242,23 @@ const DESTROYS: Kind = Kind {
     ..PLAIN
 };
 
-/// Up to 2.28 the end of a communicator does not wait for the other ranks of its node.
-const BLOCKING_END: u32 = 29;
+/// Up to 2.30 the end of a communicator does not wait for the other ranks of its node: 2.30.7 does not on the bed, and
+/// its source has no barrier there (src/init.cc, commDestroySync, commReclaim); 2.31.2 does.
+const BLOCKING_END: u32 = 31;
 
-/// The rank's output goes into a pipe that nobody reads, as of a launcher that waits for its end first (see the warning at
-/// `Popen.wait` in Python's manual).
+/// The ranks end a communicator, and the process of one is gone (vllm#39846): they wait in ncclCommDestroy for it.
+const DESTROYS_WITHOUT_ONE: Kind = Kind {
+    name: "destroy-without-one",
+    workload: "--makes 0,1,3=destroy:0@2 --absent 2@2 --iters 4 --sync --survive",
+    then: Then::Signal(2, Signal::KILL),
+    given: Given::Without(2),
+    expected: stuck(&["gone"], &[2]),
+    says: "ncclCommDestroy",
+    since: BLOCKING_END,
+    ..PLAIN
+};
+
+/// The rank's output goes into a pipe that nobody reads, as of a launcher that waits for its end first (LlamaFactory#10584).
 const FULL_PIPE: Kind = Kind {
     name: "full-pipe",
     workload: "--full-pipe 2@3 --iters 6 --sync",
@@ -288,6 +299,7 @@ const FEW_FILES: Kind = Kind {
     ..PLAIN
 };
 
+/// All there are.
 pub const KINDS: &[Kind] = &[
     ABSENT,
     Kind { name: "absent-sockets", over: Sockets, ..ABSENT },
@@ -429,6 +441,7 @@ pub const KINDS: &[Kind] = &[
     FINALIZE,
     ENDS,
     DESTROYS,
+    DESTROYS_WITHOUT_ONE,
     FULL_PIPE,
     POLLS,
     SECOND_SET_UP,

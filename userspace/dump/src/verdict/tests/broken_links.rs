@@ -1,9 +1,10 @@
 //! Ops that NCCL dropped because their network failed.
 
-use super::made::{N, check, op, rank, waiting};
+use super::made::{N, check, op, over_nvlink, rank, waiting};
 use crate::{
+    AbsentRank, Place, Work,
     rank_report::{ConnectionReport, OpReport, RankReport},
-    verdict::{State, judge},
+    verdict::{Kind, State, judge},
 };
 use nccl_library::nccl::Direction;
 
@@ -79,4 +80,25 @@ fn a_receive_that_a_pipeline_lost_is_a_link_that_is_down() {
         connect(3, vec![pipeline(Direction::Recv, 2), pipeline(Direction::Send, 0)]),
     ];
     check(&judge(&begins_at_2, &[]), State::Stuck, &[2], &[0, 1, 3], "rank 2 makes no progress");
+}
+
+/// Rank 2 was killed while rank 3 had one message of it to come: NCCL dropped both ops of rank 3, which has launched
+/// one collective less than the others. Seen on the bed with 2.27.5 and Python ranks.
+#[test]
+fn a_rank_that_lost_its_ops_with_the_process_before_it_is_not_said_to_have_not_joined() {
+    let mut ranks =
+        [on_network(0, waiting(0).proxy.ops), on_network(1, waiting(1).proxy.ops), rank(3, 4, Vec::new())];
+    ranks[0].absent = vec![AbsentRank { rank: 2, place: Place::Gone, pid: None, peer: None }];
+    let verdict = judge(&ranks, &[]);
+    check(&verdict, State::Stuck, &[2], &[0, 1, 3], "rank 3 has not joined: AllReduce 4 of 5 launched");
+    assert_eq!(verdict.kind, Some(Kind::Gone));
+    // One whose GPU runs nothing has launched nothing more, whoever is gone.
+    ranks[2].gpu = over_nvlink(3, 4, Some(Work::Idle)).gpu;
+    check(
+        &judge(&ranks, &[]),
+        State::Stuck,
+        &[3],
+        &[0, 1],
+        "rank 3 has not joined: AllReduce 4 of 5 launched",
+    );
 }
