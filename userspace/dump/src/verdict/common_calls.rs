@@ -135,7 +135,8 @@ pub(super) fn common_call(case: &Case<'_>) -> Option<Verdict> {
     let is_in_another = |rank: &u32| call.elsewhere.contains_key(rank);
     let outside = case.ranks_where(|rank| !call.inside.contains_key(&rank.rank));
     let (others, mut outside): (Vec<u32>, Vec<u32>) = outside.into_iter().partition(is_in_another);
-    if ENDING.contains(&&**function) {
+    let is_end = ENDING.contains(&&**function);
+    if is_end {
         let node = |rank: &u32| case.ranks.get(rank).map(|rank| (rank.host.as_str(), rank.node));
         let waits_there: BTreeSet<_> = call.inside.keys().map(node).collect();
         if outside.iter().any(|rank| waits_there.contains(&node(rank))) {
@@ -164,7 +165,19 @@ pub(super) fn common_call(case: &Case<'_>) -> Option<Verdict> {
         sides.insert(function, call.inside.keys().copied().collect());
         return Some(case.stuck(Kind::OtherOperation, minority(&sides), evidence));
     }
-    if outside.is_empty() || case.n_missing() > case.vanished().len() {
+    let vanished = case.vanished();
+    // One that has left has made a call that ends the communicator.
+    let kind = vanished.first().map(|(_, kind)| *kind).filter(|kind| *kind == Kind::Gone || !is_end);
+    if let Some(kind) = kind
+        && outside.is_empty()
+        && case.n_missing() == vanished.len()
+    {
+        let culprits = vanished.into_iter().filter(|(_, other)| *other == kind).map(|(rank, _)| rank);
+        let culprits: Vec<u32> = culprits.collect();
+        evidence.extend(culprits.iter().take(MAX_SENTENCES).filter_map(|rank| case.absent_sentence(*rank)));
+        return Some(case.stuck(kind, culprits, evidence));
+    }
+    if outside.is_empty() || case.n_missing() > vanished.len() {
         evidence.extend(case.absent_sentences());
         evidence.extend(case.missing_sentence());
         evidence.push("cannot tell whether ranks that were not read have called it".to_owned());
@@ -178,6 +191,7 @@ pub(super) fn common_call(case: &Case<'_>) -> Option<Verdict> {
 mod tests {
     use super::*;
     use crate::{
+        AbsentRank, LibraryReport, Place,
         activity::Activity,
         verdict::{
             State, judge_all,
@@ -238,6 +252,29 @@ mod tests {
         };
         assert_eq!(judged("ncclCommFinalize"), [1]);
         assert_eq!(judged("ncclCommSplit"), [1, 2, 3]);
+    }
+
+    /// vllm#39846: the process of one rank is gone, and the others end the communicator.
+    #[test]
+    fn a_rank_that_is_gone_holds_up_a_call_and_one_that_has_left_only_what_is_no_end() {
+        let judged = |call, place, pid| {
+            let processes: Vec<_> = [10, 11].map(|pid| process(pid, 1, Some(call))).into();
+            // The third was read, and has no communicator.
+            let scan = Some(inspect::memory::ScanReport { complete: true, ..Default::default() });
+            let libraries = vec![LibraryReport::default()];
+            let third = ProcessReport { libraries, scan, ..process(12, 0, None) };
+            let mut all = [communicator("a", &[10, 11, 12])];
+            all[0].ranks.truncate(2);
+            all[0].ranks[0].absent = vec![AbsentRank { rank: 2, place, pid, peer: None }];
+            judge_all(&mut all, &[processes, vec![third]].concat());
+            let verdict = &all[0].verdict;
+            (verdict.state, verdict.kind, verdict.culprits.clone())
+        };
+        for call in ["ncclCommDestroy", "ncclCommSplit"] {
+            assert_eq!(judged(call, Place::Gone, None), (State::Stuck, Some(Kind::Gone), vec![2]));
+        }
+        assert_eq!(judged("ncclCommSplit", Place::Here, Some(12)), (State::Stuck, Some(Kind::Left), vec![2]));
+        assert_eq!(judged("ncclCommDestroy", Place::Here, Some(12)).0, State::Unknown);
     }
 
     #[test]
