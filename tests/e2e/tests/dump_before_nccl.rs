@@ -145,3 +145,16 @@ fn a_rank_that_has_come_to_the_store_and_gone_on_is_not_accused() {
         assert!(!said.contains("rank 1") && !said.contains("rank 3"), "{said}");
     });
 }
+
+/// Two jobs use one store, so that twice as many come to torch's barrier as it waits for (yolov5#4574).
+#[test]
+fn a_barrier_to_which_more_have_come_than_there_are_ranks_never_ends() {
+    jobs(["barrier"; RANKS], |ncclflow, ranks| {
+        let dump = dump_until(ncclflow, ranks, "stuck");
+        let said = &dump.job.sentence;
+        let waits = "4 of 4 ranks of the job are in torch's init_process_group, waiting for key \
+                     \"store_based_barrier_key:0:last_worker\" (variable last_worker_key), to which 8 have come instead of 4";
+        assert!(said.contains(waits), "{said}");
+        assert_eq!((dump.code, dump.job.kind.as_deref()), (Some(3), Some("neverMatches")));
+    });
+}

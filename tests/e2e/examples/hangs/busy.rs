@@ -43,6 +43,14 @@ impl Jobs {
         }
     }
 
+    /// Then another job takes its place; the bed gives its ranks some minutes more.
+    fn age(self) -> Duration {
+        match self {
+            Self::Phases => Duration::from_mins(8),
+            Self::Pipelines => Duration::from_mins(1),
+        }
+    }
+
     /// States that no dump may say.
     fn forbidden(self) -> &'static [&'static str] {
         match self {
@@ -53,8 +61,6 @@ impl Jobs {
 }
 
 const RANKS: Shape = Shape { ranks: 4, processes: true, tree: false };
-/// Then another job takes its place; the bed gives its ranks some minutes more.
-const AGE: Duration = Duration::from_mins(8);
 /// Dumps of one job that are made side by side.
 const OF_ONE_JOB: usize = 2;
 
@@ -116,7 +122,7 @@ fn one_job(
                 scope.spawn(move || -> Result<()> {
                     // Not all at the same moment.
                     thread::sleep(Duration::from_millis(400 * dumper as u64));
-                    while begun.elapsed() < AGE && taken.fetch_add(1, Ordering::Relaxed) < dumps {
+                    while begun.elapsed() < jobs.age() && taken.fetch_add(1, Ordering::Relaxed) < dumps {
                         let dump = dump_of(job, gpus)?;
                         let worst = worst(&dump.communicators);
                         if jobs.forbidden().contains(&&*worst) {

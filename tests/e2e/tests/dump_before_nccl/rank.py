@@ -1,6 +1,6 @@
 """A rank before it has a communicator: in calls that stand in for torch's, with their names and files.
 
-    rank.py FOLDER init|build|serve|come|get|first_collective|elsewhere
+    rank.py FOLDER init|build|barrier|serve|come|get|first_collective|elsewhere
 
 FOLDER has the stand-in for torch's library.
 """
@@ -32,6 +32,17 @@ def elsewhere():
 # What the store waits in is no Python.
 init_process_group = library(
     "distributed/distributed_c10d", "import os\ndef init_process_group():\n    os.read(0, 1)\n"
+)["init_process_group"]
+barrier = library(
+    "distributed/distributed_c10d",
+    "import os\n"
+    "def init_process_group():\n"
+    "    _store_based_barrier('0', 4)\n"
+    "def _store_based_barrier(group_name, rendezvous_count):\n"
+    "    store_key = f'store_based_barrier_key:{group_name}'\n"
+    "    world_size, worker_count = rendezvous_count, 2 * rendezvous_count\n"
+    "    last_worker_key = f'{store_key}:last_worker'\n"
+    "    os.read(0, 1)\n",
 )["init_process_group"]
 wait = library(
     "utils/file_baton",
@@ -85,6 +96,8 @@ elif WHAT == "get":
     load(torch(), 3)
 elif WHAT == "first_collective":
     all_reduce(None)
+elif WHAT == "barrier":
+    barrier()
 elif WHAT == "init":
     init_process_group()
 elsewhere()

@@ -118,6 +118,12 @@ fn sentence(wait: &StoreWait, process: &ProcessReport) -> String {
     }
 }
 
+/// Tells whether more have come to torch's barrier than there are ranks: it waits for exactly as many.
+pub(super) fn too_many_have_come(inside: &Ranks<'_>) -> bool {
+    let came = inside.iter().filter_map(|(_, process)| process.store_wait.as_ref()?.came());
+    came.into_iter().any(|(came, size)| came > size)
+}
+
 /// Finds the ranks that have not come to the store of a rank that waits for all; `Err`: the reason why that is not
 /// known. `None`: none waits for that, or not only one.
 pub(super) fn have_not_come<'a>(
@@ -247,7 +253,7 @@ mod tests {
     /// yolov5#4574: twice as many workers as there are ranks.
     #[test]
     fn torchs_barrier_says_how_many_have_come() {
-        let barrier = |count: &'static str| {
+        let barrier = |count: &'static str, is_last_elsewhere: bool| {
             let of_torch = ["_store_based_barrier", "init_process_group"];
             let variables = [
                 ("store_key", "store_based_barrier_key:1"),
@@ -257,17 +263,26 @@ mod tests {
             ];
             let mut all: Vec<_> =
                 (0..3).map(|rank| waits(rank, &of_torch, WaitsFor::Key, &variables)).collect();
-            all.push(process(3, &[]));
-            judge(&all).unwrap().sentence
+            let last = if is_last_elsewhere {
+                process(3, &[])
+            } else {
+                waits(3, &of_torch, WaitsFor::Key, &variables)
+            };
+            all.push(last);
+            judge(&all)
         };
         let expected = "stuck: 3 of 4 ranks of the job are in torch's init_process_group, waiting for key \
                         \"store_based_barrier_key:1:last_worker\" (variable last_worker_key), to which 3 of 4 have come";
-        assert!(barrier("3").starts_with(expected), "{}", barrier("3"));
+        let three = barrier("3", true).unwrap().sentence;
+        assert!(three.starts_with(expected), "{three}");
+        // All are in it, and it never ends.
+        let eight = barrier("8", false).unwrap();
         assert!(
-            barrier("8").contains("8 have come instead of 4: another job uses the same store"),
-            "{}",
-            barrier("8")
+            eight.sentence.contains("8 have come instead of 4: another job uses the same store"),
+            "{eight:#?}"
         );
+        assert_eq!((eight.state, eight.kind), (State::Stuck, Some(Kind::NeverMatches)));
+        assert_eq!(barrier("4", false), None);
     }
 
     /// As `init_process_group("nccl")` is on the rank that has the store: other ranks that have come have gone on.

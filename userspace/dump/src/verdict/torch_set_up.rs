@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Kind, case::named, job::JobVerdict, job_ranks::Job, store_waits};
+use super::{Kind, State, case::named, job::JobVerdict, job_ranks::Job, store_waits};
 use crate::{dump_report::ProcessReport, python::PythonThread};
 
 /// Functions of `torch.distributed` that return when all ranks of the job, or of a group, have called them,
@@ -32,18 +32,30 @@ pub(crate) fn judge(processes: &[ProcessReport]) -> Option<JobVerdict> {
         }
     }
     let jobs = jobs.into_iter().filter_map(|((size, _), ranks)| Job::new(size, ranks));
-    jobs.filter_map(|job| in_a_call(&job).or_else(|| store_waits::judge(&job))).max_by_key(|job| job.state)
+    let judge_one = |job: Job<'_>| match job.ranks.iter().find_map(|(_, process)| call_of(process)) {
+        Some(call) => in_a_call(&job, call),
+        None => store_waits::judge(&job),
+    };
+    jobs.filter_map(judge_one).max_by_key(|job| job.state)
 }
 
 /// Judges a job of which some ranks are in a call that all must make.
-fn in_a_call(job: &Job<'_>) -> Option<JobVerdict> {
-    let call = job.ranks.iter().find_map(|(_, process)| call_of(process))?;
+fn in_a_call(job: &Job<'_>, call: &str) -> Option<JobVerdict> {
     let (inside, mut outside): (Vec<_>, Vec<_>) =
         job.ranks.iter().partition(|(_, process)| call_of(process) == Some(call));
     let verb = if inside.len() == 1 { "is" } else { "are" };
     let waits = format!("{} of {} ranks of the job {verb} in torch's {call}", inside.len(), job.size);
     let for_what = store_waits::described(&inside);
     let missing = job.missing();
+    if outside.is_empty() && store_waits::too_many_have_come(&inside) {
+        return Some(JobVerdict {
+            state: State::Stuck,
+            kind: Some(Kind::NeverMatches),
+            sentence: format!("stuck: {waits}{for_what}"),
+            next: Some(Kind::NeverMatches.next_step([])),
+            communicators: Vec::new(),
+        });
+    }
     if outside.is_empty() {
         missing.first()?;
         let verb = if missing.len() > 1 { "were" } else { "was" };
@@ -76,7 +88,7 @@ mod tests {
     use flow::schema::PythonFrame;
 
     use super::*;
-    use crate::{State, activity::Activity, process_state::ProcessState, python::PythonReport};
+    use crate::{activity::Activity, process_state::ProcessState, python::PythonReport};
 
     const TORCH: &str = "/opt/lib/python3.12/site-packages/torch/distributed";
 
