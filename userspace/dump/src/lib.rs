@@ -57,7 +57,7 @@ pub use open_files::FewFiles;
 use owners::Owner;
 pub use pending::Pending;
 pub use process_state::ProcessState;
-pub use python::{PythonGroup, PythonReport, PythonThread};
+pub use python::{PythonGroup, PythonReport, PythonThread, PythonVariable};
 pub use rank_gpu::RankGpu;
 use rank_gpu::Work;
 use rank_report::ProcessId;
@@ -66,7 +66,7 @@ pub use rank_report::{
     RankReport,
 };
 pub use set_up::{SetUp, Stage};
-pub use store_wait::{StoreServer, StoreVariable, StoreWait, WaitsFor};
+pub use store_wait::{StoreServer, StoreWait, WaitsFor};
 pub use text::render;
 use torch_notes::comm_ranks;
 pub use unanswered::Unanswered;
@@ -162,7 +162,7 @@ pub fn dump(
     for target in &mut targets {
         target.look_at_job(&ranks);
     }
-    store_wait::look(&mut targets);
+    process::look_at_stores(&mut targets);
     let torch_notes = torch_notes::read(&targets, &mut ranks, &runtimes);
     for target in &mut targets {
         target.note_silence();

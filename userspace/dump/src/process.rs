@@ -20,7 +20,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{
     AbsentRank, DumpOptions, LibraryReport, OpReport, Owner, ProcessReport, ProcessState, Progress,
-    ProxyListState, ProxyReport, RankReport, StoreWait,
+    ProxyListState, ProxyReport, RankReport,
     absent::{LiveProcesses, PeerTable},
     activity::Sample,
     comm_layout::CommLayout,
@@ -33,6 +33,7 @@ use super::{
     python::{self, Runtimes},
     ras_peers::RasPeers,
     set_up::SetUpLayout,
+    store_wait::{self, StoreWait},
 };
 use flow::identity::Largest;
 use nccl_library::{
@@ -311,7 +312,7 @@ impl Target {
     }
 
     /// Finds out what the first thread waits for in torch's store, if it does. Call after [`Self::look_at_job`].
-    pub(super) fn look_at_store(&mut self, names: &mut NativeNames) {
+    fn look_at_store(&mut self, names: &mut NativeNames) {
         // Inside NCCL it waits for something else.
         let first = self.report.pid;
         let is_in_nccl =
@@ -341,7 +342,7 @@ impl Target {
         }
         let inside: BTreeSet<u32> = self.report.threads.iter().map(|thread| thread.tid).collect();
         let is_wanted = |tid| all || inside.contains(&tid);
-        self.report.python = python::look(&self.process, is_wanted, runtimes);
+        self.report.python = python::look(&self.process, is_wanted, store_wait::is_variable, runtimes);
     }
 
     /// Reads all communicators once. Those that ended since they were found are left out.
@@ -433,6 +434,22 @@ fn own_ops(
         is_own.then(|| OpReport { peer: peer.filter(|peer| *peer < comm.n_ranks), ..op.clone() })
     });
     own.collect()
+}
+
+/// Finds out what processes with a rank of a job wait for in torch's store, and who has come to those that wait for
+/// ranks.
+pub(super) fn look_at_stores(targets: &mut [Target]) {
+    let mut names = NativeNames::default();
+    for target in targets.iter_mut() {
+        target.look_at_store(&mut names);
+    }
+    let port = |target: &Target| Some(target.report.store_wait.as_ref()?.server.as_ref()?.port);
+    let ports: Vec<u16> = targets.iter().filter_map(port).collect();
+    if !ports.is_empty() {
+        for target in targets {
+            target.report.store_connections = store_wait::connections(&target.process, &ports);
+        }
+    }
 }
 
 /// Returns the names of the threads of a process that have not ended.

@@ -14,20 +14,16 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    PythonThread,
-    process::Target,
+    PythonThread, PythonVariable,
     tcp::{self, TcpSocket, TcpState},
 };
-use cpython::Value;
 use inspect::{
-    process::{Process, printable},
+    process::Process,
     threads::{NativeNames, first_thread_in},
 };
 
 /// Libraries of torch that wait in the store.
 const LIBRARIES: [&str; 2] = ["libtorch_cpu.so", "libtorch_cuda.so"];
-/// Maximum number of characters of a variable's value that are kept.
-const MAX_VALUE: usize = 160;
 /// Maximum number of hosts whose connections are counted.
 const MAX_HOSTS: usize = 4096;
 
@@ -54,17 +50,10 @@ pub enum WaitsFor {
 pub struct StoreWait {
     pub waits_for: WaitsFor,
     /// Variables of the innermost Python frame that can name what is waited for, as they are called there.
-    pub variables: Vec<StoreVariable>,
+    pub variables: Vec<PythonVariable>,
     /// The process's own store, if it waits for the ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<StoreServer>,
-}
-
-/// A variable of a Python frame.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoreVariable {
-    pub name: String,
-    pub value: String,
 }
 
 /// Connections to a store.
@@ -75,39 +64,17 @@ pub struct StoreServer {
     pub connections: BTreeMap<IpAddr, u32>,
 }
 
-impl StoreVariable {
-    /// Tells whether a variable is called as those that hold a store's key or address.
-    pub(crate) fn is_one(name: &str) -> bool {
-        const OTHERS: [&str; 6] =
-            ["hostname", "host_name", "port", "worker_count", "world_size", "group_name"];
-        Self::is_key(name) || OTHERS.contains(&name)
-    }
+/// Tells whether a variable is called as those that hold a store's key or address.
+pub(super) fn is_variable(name: &str) -> bool {
+    const OTHERS: [&str; 6] = ["hostname", "host_name", "port", "worker_count", "world_size", "group_name"];
+    is_key(name) || OTHERS.contains(&name)
+}
 
-    fn is_key(name: &str) -> bool {
-        ["key", "keys"].iter().any(|key| {
-            let before = name.strip_suffix(key);
-            before.is_some_and(|before| before.is_empty() || before.ends_with('_'))
-        })
-    }
-
-    pub(crate) fn of((name, value): (String, Value)) -> Self {
-        let value = match value {
-            Value::Text(text) => text,
-            Value::Number(number) => number.to_string(),
-            Value::Texts(texts, length) => {
-                let more = if length > texts.len() { ", …" } else { "" };
-                format!("{}{more}", texts.join(", "))
-            }
-        };
-        let short = |text: &str| {
-            let text = printable(text);
-            if text.chars().count() <= MAX_VALUE {
-                return text;
-            }
-            text.chars().take(MAX_VALUE - 1).chain(['…']).collect()
-        };
-        Self { name: short(&name), value: short(&value) }
-    }
+fn is_key(name: &str) -> bool {
+    ["key", "keys"].iter().any(|key| {
+        let before = name.strip_suffix(key);
+        before.is_some_and(|before| before.is_empty() || before.ends_with('_'))
+    })
 }
 
 impl WaitsFor {
@@ -179,9 +146,9 @@ impl StoreWait {
     /// Returns the key that is waited for, and the variable that has it. Of several variables that hold keys one
     /// counts only if torch's own function is known to wait for it (`_store_based_barrier`, torch.distributed;
     /// `barrier`, torch.distributed.elastic).
-    pub(crate) fn key(&self) -> Option<&StoreVariable> {
+    pub(crate) fn key(&self) -> Option<&PythonVariable> {
         const KNOWN: [&str; 2] = ["last_worker_key", "last_member_key"];
-        let mut keys = self.variables.iter().filter(|variable| StoreVariable::is_key(&variable.name));
+        let mut keys = self.variables.iter().filter(|variable| is_key(&variable.name));
         let known = keys.clone().find(|variable| KNOWN.contains(&&*variable.name));
         known.or_else(|| keys.next().filter(|_| keys.next().is_none()))
     }
@@ -207,25 +174,12 @@ impl StoreServer {
     }
 }
 
-/// Looks at all processes that have a rank of a job.
-pub(super) fn look(targets: &mut [Target]) {
-    let mut names = NativeNames::default();
-    for target in targets.iter_mut() {
-        target.look_at_store(&mut names);
-    }
-    let server = |target: &Target| Some(target.report.store_wait.as_ref()?.server.as_ref()?.port);
-    let ports: Vec<u16> = targets.iter().filter_map(server).collect();
-    if ports.is_empty() {
-        return;
-    }
-    for target in targets.iter_mut() {
-        let is_connection = |socket: &TcpSocket| {
-            socket.state == TcpState::Established && ports.contains(&socket.remote.port())
-        };
-        let connections = tcp::of_process(&target.process, is_connection);
-        let count = |connections: Vec<TcpSocket>| u32::try_from(connections.len()).unwrap_or(u32::MAX);
-        target.report.store_connections = connections.map(count);
-    }
+/// Counts the connections of a process to these ports; `None` if it may not be looked at.
+pub(super) fn connections(process: &Process, ports: &[u16]) -> Option<u32> {
+    let is_connection =
+        |socket: &TcpSocket| socket.state == TcpState::Established && ports.contains(&socket.remote.port());
+    let count = tcp::of_process(process, is_connection)?.len();
+    Some(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -267,7 +221,7 @@ mod tests {
     fn a_key_is_named_only_by_the_one_variable_that_can_hold_it() {
         let key = |names: &[&str]| {
             let variable =
-                |name: &&str| StoreVariable::of(((*name).to_owned(), Value::Text(format!("of {name}"))));
+                |name: &&str| PythonVariable { name: (*name).to_owned(), value: format!("of {name}") };
             let variables = names.iter().map(variable).collect();
             let wait = StoreWait { waits_for: WaitsFor::Key, variables, server: None };
             wait.key().map(|variable| variable.value.clone())
@@ -277,18 +231,9 @@ mod tests {
         assert_eq!(key(&barrier).as_deref(), Some("of last_worker_key"));
         assert_eq!(key(&["src_key", "dst_key"]), None);
         assert_eq!(key(&["prefix"]), None);
-        assert!(StoreVariable::is_one("keys") && StoreVariable::is_one("port"));
+        assert!(is_variable("keys") && is_variable("port"));
         for other in ["monkey", "password", "keyword", "token"] {
-            assert!(!StoreVariable::is_one(other), "{other}");
+            assert!(!is_variable(other), "{other}");
         }
-    }
-
-    #[test]
-    fn long_values_are_cut() {
-        let texts = Value::Texts(vec!["a".to_owned(), "b\x1b[2J".to_owned()], 20);
-        let value = StoreVariable::of(("keys".to_owned(), texts)).value;
-        assert!(value.starts_with("a, b") && value.ends_with(", …") && !value.contains('\x1b'), "{value}");
-        let long = StoreVariable::of(("key".to_owned(), Value::Text("x".repeat(5000)))).value;
-        assert_eq!(long.chars().count(), MAX_VALUE);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cpython::{Python, StackEnd, ThreadState, Unknown, Walker, pthread};
 use nccl_library::elf::Machine;
 
-use crate::{PythonReport, PythonThread, StoreVariable};
+use crate::{PythonReport, PythonThread, PythonVariable};
 use inspect::{
     process::Process,
     python::{Pages, Runtimes},
@@ -16,9 +16,11 @@ const MAX_THREADS: usize = 256;
 
 /// Finds the stacks of the Python threads of a process; `None` if it is no Python program. The main thread is
 /// always given, and so are those in torch's collectives and waits; others if they are wanted.
+/// `is_variable` tells which variables of the main thread's innermost frame are.
 pub(crate) fn look(
     process: &Process,
     is_wanted: impl Fn(u32) -> bool,
+    is_variable: fn(&str) -> bool,
     runtimes: &Runtimes,
 ) -> Option<PythonReport> {
     let python = match runtimes.find(process) {
@@ -26,7 +28,7 @@ pub(crate) fn look(
         Err(why) => return Some(PythonReport { unknown: Some(why), ..PythonReport::default() }),
     };
     let version = Some(python.offsets.version.to_string());
-    Some(match threads(process, python, is_wanted) {
+    Some(match threads(process, python, is_wanted, is_variable) {
         Ok(threads) => PythonReport { version, threads, unknown: None },
         Err(unknown) => PythonReport { version, unknown: Some(unknown.to_string()), threads: Vec::new() },
     })
@@ -36,6 +38,7 @@ fn threads(
     process: &Process,
     python: Python,
     is_wanted: impl Fn(u32) -> bool,
+    is_variable: fn(&str) -> bool,
 ) -> Result<Vec<PythonThread>, Unknown> {
     let memory = Pages::new(process);
     let mut walker = Walker::new(python, &memory);
@@ -59,7 +62,7 @@ fn threads(
         if threads.len() >= MAX_THREADS && *tid != main {
             continue;
         }
-        let thread = thread(&mut walker, *tid, *state, *tid == main);
+        let thread = thread(&mut walker, *tid, *state, *tid == main, is_variable);
         let innermost = thread.frames.first();
         let is_in_torch = innermost.is_some_and(|frame| frame.file.contains("/torch/distributed/"));
         if thread.is_main || is_wanted(*tid) || is_in_torch {
@@ -76,7 +79,13 @@ fn threads(
 
 const MACHINE: Machine = if cfg!(target_arch = "aarch64") { Machine::Aarch64 } else { Machine::X86_64 };
 
-fn thread(walker: &mut Walker<'_>, tid: u32, state: ThreadState, is_main: bool) -> PythonThread {
+fn thread(
+    walker: &mut Walker<'_>,
+    tid: u32,
+    state: ThreadState,
+    is_main: bool,
+    is_variable: fn(&str) -> bool,
+) -> PythonThread {
     /// Maximum number of readings until frames and names are of one moment.
     const MAX_READINGS: usize = 3;
     let mut stack = walker.stack(state);
@@ -105,9 +114,9 @@ fn thread(walker: &mut Walker<'_>, tid: u32, state: ThreadState, is_main: bool) 
             };
             let cut = again.end == StackEnd::Limit;
             let innermost = stack.frames.first().filter(|_| is_main && !moving);
-            let read = innermost.map(|frame| walker.innermost_locals(state, *frame, StoreVariable::is_one));
+            let read = innermost.map(|frame| walker.innermost_locals(state, *frame, is_variable));
             let variables = read.and_then(|read| read.ok().flatten()).unwrap_or_default();
-            let variables = variables.into_iter().map(StoreVariable::of).collect();
+            let variables = variables.into_iter().map(PythonVariable::of).collect();
             return PythonThread { tid, is_main, moving, cut, unknown, frames, variables };
         }
         walker.forget();

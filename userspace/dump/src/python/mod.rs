@@ -6,11 +6,13 @@
 
 mod look;
 mod report;
+mod variable;
 
 pub(super) use inspect::python::Runtimes;
 pub(super) use look::look;
 pub use report::{PythonGroup, PythonReport, PythonThread};
 pub(super) use report::{groups, place};
+pub use variable::PythonVariable;
 
 #[cfg(test)]
 mod tests;

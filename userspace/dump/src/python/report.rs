@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::StoreVariable;
+use super::PythonVariable;
 use flow::schema::PythonFrame;
 
 /// The interpreter of a process and its threads.
@@ -37,10 +37,9 @@ pub struct PythonThread {
     pub unknown: Option<String>,
     /// Call stack, innermost frame first; empty if the thread runs no Python code now.
     pub frames: Vec<PythonFrame>,
-    /// Variables of the main thread's innermost frame that can say what it waits for in torch's store. They are
-    /// not given to anybody unless it does wait there.
+    /// Variables of the main thread's innermost frame that were asked for. They are not given out with the stack.
     #[serde(skip)]
-    pub(crate) variables: Vec<StoreVariable>,
+    pub(crate) variables: Vec<PythonVariable>,
 }
 
 /// Ranks whose main threads have equal stacks.

@@ -1,10 +1,10 @@
 //! Judges communicators without ops in flight of which threads are inside a call of NCCL: they connect, or
 //! wait for room.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{BE, Case, Kind, MAX_SENTENCES, Verdict, subject};
-use crate::{ProcessReport, RankReport, Work};
+use crate::{CommunicatorReport, ProcessReport, RankReport, Work};
 
 pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
     // NCCL does not count sends and receives over NVLink: threads that launch them are now inside a call, now
@@ -51,6 +51,30 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
     Some(Verdict { evidence, ..Verdict::default() })
 }
 
+/// Takes back that ranks wait in a call to connect whose processes go on in other communicators. Their threads come and
+/// go: the moment at which one was seen in a call is not that at which the communicator was seen to be part of a group.
+pub(super) fn leave_out_those_that_pass(communicators: &mut [CommunicatorReport]) {
+    let moving: BTreeSet<(String, u32)> = communicators
+        .iter()
+        .flat_map(|one| &one.ranks)
+        .filter(|rank| rank.motion.steps_moved || rank.motion.counters_moved)
+        .map(|rank| (rank.host.clone(), rank.pid))
+        .collect();
+    for CommunicatorReport { ranks, verdict, .. } in communicators {
+        let passes = |victim: &u32| {
+            let rank = ranks.iter().find(|rank| rank.rank == *victim);
+            rank.is_some_and(|rank| moving.contains(&(rank.host.clone(), rank.pid)))
+        };
+        if verdict.kind == Some(Kind::Connecting) && verdict.victims.iter().all(passes) {
+            let why = "cannot tell, because these processes go on in other communicators: their threads come and go";
+            let evidence = std::mem::take(&mut verdict.evidence);
+            let seen =
+                evidence.into_iter().filter(|sentence| !sentence.contains("inferred that the others wait"));
+            *verdict = Verdict { evidence: seen.chain([why.to_owned()]).collect(), ..Verdict::default() };
+        }
+    }
+}
+
 /// Returns the process of a rank, and a thread in it with a call of NCCL's that does more than ask; one is
 /// enough.
 fn call_of<'a>(case: &Case<'a>, rank: &RankReport) -> Option<(&'a ProcessReport, u32, &'a str)> {
@@ -81,10 +105,10 @@ mod tests {
     use inspect::threads::Thread;
 
     use crate::{
-        ProcessReport, Work,
+        Pending, ProcessReport, Work,
         verdict::{
-            Kind, State, judge,
-            tests::made::{check, over_nvlink},
+            Kind, State, judge, judge_all,
+            tests::made::{check, communicator, in_call, over_nvlink},
         },
     };
 
@@ -109,5 +133,24 @@ mod tests {
         assert_eq!(verdict.kind, Some(Kind::Connecting));
         check(&judged(Work::Moves, false), State::Healthy, &[], &[], "moved data over NVLink");
         check(&judged(Work::Idle, true), State::Healthy, &[], &[], "no GPU runs a kernel");
+    }
+    /// A pipeline: rank 3 was in a receive when its communicators were read, and in an all-reduce of its stage when its
+    /// thread was looked at. Seen once in a thousand dumps of such jobs, with 2.27.5 on the bed.
+    #[test]
+    fn a_thread_of_a_process_that_goes_on_in_another_communicator_only_passes() {
+        let judged = |goes_on| {
+            let mut all = [communicator("world", &[10, 11, 12, 13]), communicator("stage", &[12, 13])];
+            let pending = Pending { in_group: Some(true), ..Pending::default() };
+            all[0].ranks[3].pending = Some(pending);
+            for rank in &mut all[1].ranks {
+                rank.motion.counters_moved = goes_on;
+            }
+            let call = |pid| (pid == 13).then_some("ncclAllReduce");
+            let processes: Vec<_> = (10..14).map(|pid| in_call(pid, 2, call(pid))).collect();
+            judge_all(&mut all, &processes);
+            all[0].verdict.clone()
+        };
+        check(&judged(false), State::Stuck, &[0, 1, 2], &[3], "ranks 0, 1, 2 are in no call of NCCL");
+        check(&judged(true), State::Unknown, &[], &[], "these processes go on in other communicators");
     }
 }

@@ -301,6 +301,7 @@ pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[P
         communicator.verdict = judge_beside(&communicator.ranks, processes, &explained, calls.get(&at));
     }
     let moves = |rank: &RankReport| rank.motion.steps_moved || rank.motion.counters_moved;
+    inside_calls::leave_out_those_that_pass(communicators);
     for one in communicators.iter() {
         let (verdict, is_measured) = (&one.verdict, !one.is_by_gpus());
         // Kernels of a communicator that moves run and wait, as long as it moves. If operations differ, the
@@ -314,6 +315,7 @@ pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[P
         for (at, communicator) in communicators.iter_mut().enumerate().filter(|(_, one)| one.is_by_gpus()) {
             communicator.verdict = judge_beside(&communicator.ranks, processes, &explained, calls.get(&at));
         }
+        inside_calls::leave_out_those_that_pass(communicators);
     }
     never_match::explain(communicators, processes);
 }

@@ -162,7 +162,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        PythonThread, StoreVariable,
+        PythonThread, PythonVariable,
         python::PythonReport,
         verdict::{State, torch_set_up::judge},
     };
@@ -189,7 +189,7 @@ mod tests {
     }
 
     fn waits(rank: u32, of_torch: &[&str], waits_for: WaitsFor, variables: &[(&str, &str)]) -> ProcessReport {
-        let variable = |(name, value): &(&str, &str)| StoreVariable {
+        let variable = |(name, value): &(&str, &str)| PythonVariable {
             name: (*name).to_owned(),
             value: (*value).to_owned(),
         };
