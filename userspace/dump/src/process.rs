@@ -13,6 +13,7 @@ use inspect::{
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     sync::Arc,
+    time::{Duration, Instant},
 };
 use torch_history::told_rank;
 
@@ -437,11 +438,20 @@ fn own_ops(
 }
 
 /// Finds out what processes with a rank of a job wait for in torch's store, and who has come to those that wait for
-/// ranks.
+/// ranks. If that takes too long, nothing is said of any: who was not looked at would seem to be elsewhere.
 pub(super) fn look_at_stores(targets: &mut [Target]) {
-    let mut names = NativeNames::default();
-    for target in targets.iter_mut() {
+    /// Ranks of one job have one library, the symbols of which are read once, in some tenths of a second.
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let (begun, mut names) = (Instant::now(), NativeNames::default());
+    let is_late = targets.iter_mut().any(|target| {
         target.look_at_store(&mut names);
+        begun.elapsed() > PATIENCE
+    });
+    if is_late {
+        for target in targets {
+            target.report.store_wait = None;
+        }
+        return;
     }
     let port = |target: &Target| Some(target.report.store_wait.as_ref()?.server.as_ref()?.port);
     let ports: Vec<u16> = targets.iter().filter_map(port).collect();

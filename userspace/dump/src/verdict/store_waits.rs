@@ -1,10 +1,10 @@
 //! Judges a job whose ranks wait in torch's store: for what, and which ranks do not wait there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Kind,
-    case::named,
+    case::{BE, named, subject},
     job::JobVerdict,
     job_ranks::{Job, line_of},
 };
@@ -35,6 +35,15 @@ pub(super) fn judge(job: &Job<'_>) -> Option<JobVerdict> {
             Err(why) => job.cannot_tell(&format!("{about}; {why}"), None),
         });
     }
+    // A thread that ran at that moment could not be looked at.
+    let places: BTreeSet<_> = inside.iter().filter_map(|(_, process)| innermost(process)).collect();
+    let alike =
+        outside.iter().filter(|(_, process)| innermost(process).is_some_and(|at| places.contains(&at)));
+    let alike: Vec<u32> = alike.map(|(rank, _)| *rank).collect();
+    if !alike.is_empty() {
+        let why = format!("{about}; {} at the same line, and may wait there, too", subject(&alike, BE));
+        return Some(job.cannot_tell(&why, None));
+    }
     let next = Kind::StoreWait.next_step(outside.iter().map(|(_, process)| process.pid));
     match (&*outside, job.missing().is_empty()) {
         ([_], true) => Some(job.waits_for(Kind::StoreWait, &about, how, &outside)),
@@ -59,6 +68,12 @@ pub(super) fn judge(job: &Job<'_>) -> Option<JobVerdict> {
             Some(job.cannot_tell(&why, Some(next)))
         }
     }
+}
+
+/// Returns file, function and line of the innermost Python frame of a main thread.
+fn innermost(process: &ProcessReport) -> Option<(&str, &str, Option<u32>)> {
+    let frame = process.main_thread()?.frames.first()?;
+    Some((&frame.file, &frame.function, frame.line))
 }
 
 /// Says what ranks wait for in the store: `, for key "a/b" (variable key), at train.py:4 in load`. Empty if they do
@@ -188,6 +203,13 @@ mod tests {
         }
     }
 
+    fn elsewhere(rank: u32) -> ProcessReport {
+        let mut one = process(rank, &[]);
+        let frame = &mut one.python.as_mut().unwrap().threads[0].frames[0];
+        (frame.line, frame.function) = (Some(5), "load".to_owned());
+        one
+    }
+
     fn waits(rank: u32, of_torch: &[&str], waits_for: WaitsFor, variables: &[(&str, &str)]) -> ProcessReport {
         let variable = |(name, value): &(&str, &str)| PythonVariable {
             name: (*name).to_owned(),
@@ -203,14 +225,24 @@ mod tests {
     #[test]
     fn the_only_rank_that_does_not_wait_for_the_key_is_named() {
         let mut all: Vec<_> = (1..4).map(|rank| waits(rank, &[], WaitsFor::Key, KEY)).collect();
-        all.push(process(0, &[]));
+        all.push(elsewhere(0));
         let job = judge(&all).unwrap();
         let expected = "stuck: 3 of 4 ranks of the job wait in torch's store, waiting for key \"ready/1\" (variable key), \
                         at train.py:7 in main; rank 0 (process 100) is the only one that does not wait there: \
-                        train.py:7 in main";
+                        train.py:5 in load";
         assert_eq!((&*job.sentence, job.state, job.kind), (expected, State::Stuck, Some(Kind::StoreWait)));
+        // One at the same line may wait, too: its thread could not be looked at.
+        let mut alike = all.clone();
+        alike[0].store_wait = None;
+        let job = judge(&alike).unwrap();
+        assert_eq!(job.state, State::Unknown);
+        assert!(
+            job.sentence.ends_with("; rank 1 is at the same line, and may wait there, too"),
+            "{}",
+            job.sentence
+        );
         // One that was not read can be the one, too.
-        all[0] = process(1, &[]);
+        all[0] = elsewhere(1);
         let two = judge(&all).unwrap();
         assert_eq!(two.state, State::Unknown);
         assert!(
@@ -243,7 +275,7 @@ mod tests {
     fn the_id_of_a_communicator_comes_from_the_first_rank_of_the_group() {
         let mut all: Vec<_> =
             (1..4).map(|rank| waits(rank, &["all_reduce"], WaitsFor::CommunicatorId, &[])).collect();
-        all.push(process(0, &[]));
+        all.push(elsewhere(0));
         let job = judge(&all).unwrap();
         let expected = "waiting for the id of a communicator from the first rank of the group, at distributed_c10d.py:7 \
                         in all_reduce, called from train.py:7 in main; rank 0 (process 100) is the only one";
