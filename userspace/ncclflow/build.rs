@@ -9,7 +9,7 @@ fn main() {
 }
 
 /// What the program is made of, but for what the build script of `trace` watches.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     "Cargo.toml",
     "userspace/analysis/src",
     "userspace/cpython/src",
@@ -23,6 +23,7 @@ const SOURCES: [&str; 13] = [
     "userspace/torch/src",
     "userspace/torch-history/src",
     "userspace/trace/src",
+    "userspace/watch/src",
 ];
 
 fn describe_build() -> Result<(), String> {

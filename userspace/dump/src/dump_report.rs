@@ -132,7 +132,7 @@ impl ProcessReport {
 
     /// Says where the main thread is in its program, or that it has ended: `its main thread is at train.py:41
     /// in load_batch`.
-    pub(super) fn whereabouts(&self) -> Option<String> {
+    pub fn whereabouts(&self) -> Option<String> {
         const SHOWN: usize = 6;
         if let Some(live) = &self.first_thread_ended {
             let names = joined(live.iter().take(SHOWN), ", ");

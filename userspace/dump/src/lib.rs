@@ -38,6 +38,7 @@ mod text;
 mod torch_notes;
 mod unanswered;
 mod verdict;
+pub mod watched;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -49,27 +49,36 @@ pub(super) struct Layout {
     /// Version of the library, as far as it is known.
     version: Option<String>,
     /// The NCCL library; `None` for memory that somebody has made up.
-    library: Option<LibraryId>,
+    pub(super) library: Option<LibraryId>,
     pub(super) comm: CommLayout,
     connections: ConnectionLayout,
-    proxy: ProxyLayout,
+    pub(super) proxy: ProxyLayout,
     pending: PendingLayout,
     bus_id: Option<IntField>,
     pub(super) peers: Option<PeerTable>,
-    own_list: Option<OwnList>,
+    pub(super) own_list: Option<OwnList>,
     ras_peers: Option<RasPeers>,
     set_up: SetUpLayout,
 }
 
 /// Libraries that were resolved already: several processes map the same one.
 #[derive(Debug)]
-struct Libraries {
+pub(super) struct Libraries {
     debug_files: DebugFiles,
     known: BTreeMap<LibraryId, (LibraryReport, Option<Arc<Layout>>)>,
     users: Users,
 }
 
 impl Libraries {
+    pub(super) fn new(debug_files: DebugFiles) -> Self {
+        Self { debug_files, known: BTreeMap::new(), users: Users::read() }
+    }
+
+    /// Returns the number of libraries that are known.
+    pub(super) fn count(&self) -> usize {
+        self.known.len()
+    }
+
     /// Returns the report of a library, and its layout if it has one.
     fn resolve(&mut self, file: &MappedLibrary) -> (LibraryReport, Option<Arc<Layout>>) {
         if let Some(known) = self.known.get(&file.id) {
@@ -152,8 +161,7 @@ pub(super) fn find(
     options: &DumpOptions,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> Vec<Target> {
-    let debug_files = options.debug_files.clone();
-    let mut libraries = Libraries { debug_files, known: BTreeMap::new(), users: Users::read() };
+    let mut libraries = Libraries::new(options.debug_files.clone());
     processes
         .map(|(process, files)| Target::find(process, files, &mut libraries, options, progress))
         .collect()
@@ -172,7 +180,7 @@ impl Target {
         }
     }
 
-    fn find(
+    pub(super) fn find(
         process: Process,
         files: Option<Vec<MappedLibrary>>,
         libraries: &mut Libraries,

@@ -64,8 +64,9 @@ pub(super) const CONNECTION: [Wanted; 3] = [
 
 #[derive(Debug)]
 pub(super) struct ProxyLayout {
-    active: IntField,
-    async_result: Option<IntField>,
+    /// Pointer to the first of the ops in flight, 0 if there is none.
+    pub(super) active: IntField,
+    pub(super) async_result: Option<IntField>,
     args_size: u64,
     subs: ArrayField,
     links: Places<5>,

@@ -6,7 +6,7 @@ use clap::{ColorChoice, CommandFactory as _, Parser, Subcommand, error::ErrorKin
 
 use super::{
     check, completions, doctor, dump, export, history, ps, record_args::RecordArgs, report, stacks, symbols,
-    top,
+    top, watch,
 };
 use trace::kernel::loader::OBJECT_SHA256;
 
@@ -33,6 +33,7 @@ Begin with:
   ncclflow ps                                  what uses NCCL here
   ncclflow dump -p 4242,4243                   why these processes hang
   ncclflow top -p 4242,4243                    what they do right now
+  ncclflow watch --all                         alerts when a job of this host hangs, without a probe
   ncclflow record -p 4242,4243 -d 5 -o flows   record five seconds; then `ncclflow check flows`
 
 `ncclflow COMMAND --help` has examples. docs/GUIDE.md goes through the tasks.
@@ -81,6 +82,8 @@ pub enum Command {
     History(history::HistoryArgs),
     /// Show live what NCCL does: operations, bytes, algorithms, waits, ranks that are behind
     Top(top::TopArgs),
+    /// Watch jobs, always and without a probe: rates, and alerts when one hangs, loses a rank or gets slower
+    Watch(Box<watch::WatchArgs>),
     /// Record, for each rank, what NCCL plans and sends in processes that are running
     Record(Box<RecordArgs>),
     /// Compare the ranks of recordings: do they agree, and who waits for whom?

@@ -33,6 +33,7 @@ mod top;
 mod top_recording;
 mod top_session;
 mod variables;
+mod watch;
 
 use std::{
     io::{BufWriter, StdoutLock, Write},
@@ -101,6 +102,7 @@ pub fn main() -> ExitCode {
         Command::History(args) => history::run(args),
         Command::Stacks(args) => stacks::run(args, started),
         Command::Top(args) => top::run(args, started),
+        Command::Watch(args) => watch::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Summary(args) => check::run_summary(args),
         Command::Symbols(args) => symbols::run(args),

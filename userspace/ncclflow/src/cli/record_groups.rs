@@ -153,7 +153,7 @@ pub struct DiskArgs {
 const MIN_SIZE: u64 = 1 << 20;
 
 /// Parses a size: a number and a letter; without a letter MiB, as the sizes of buffers.
-fn size(text: &str) -> Result<u64, String> {
+pub(super) fn size(text: &str) -> Result<u64, String> {
     let letters = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30), ('T', 1 << 40)];
     let said = ["the letters are K, M, G and T", "not a size, as 500M or 20G is one", "too much"];
     let bytes = with_letter(&text.to_ascii_uppercase(), &letters, 1 << 20, said)?;

@@ -9,7 +9,7 @@ use inspect::{process::Filter, resolver};
 use nccl_library::symbols::DebugFiles;
 
 /// Processes that are looked at once.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct LookedAtArgs {
     /// Processes to read
     #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]

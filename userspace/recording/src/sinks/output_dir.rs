@@ -310,6 +310,11 @@ impl OutputDir {
         let _ = unlinkat(&self.fd, name, AtFlags::empty());
     }
 
+    /// Removes a folder inside, if it is empty. For folders without a limit.
+    pub fn remove_folder(&self, name: &str) {
+        let _ = unlinkat(&self.fd, name, AtFlags::REMOVEDIR);
+    }
+
     /// Removes a file that was made here.
     pub(crate) fn remove_made(&self, name: &str) -> io::Result<()> {
         let bytes = self.look_at(name)?.bytes;

@@ -1,0 +1,257 @@
+//! Processes whose communicators are known, and whose counters are read again and again: by one copy of
+//! memory for each process, from places that were found once. This is what `ncclflow watch` does every
+//! second.
+//!
+//! A library from NCCL 2.24 on counts its communicators itself ([`super::own_list`]): the count is copied,
+//! too, and tells when a communicator has come.
+
+mod counts;
+
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+    time::Duration,
+};
+
+use inspect::{
+    memory::{Memory, ReadError, ScanEnd, ScanLimits},
+    process::{MappedLibrary, Process},
+};
+use nccl_library::{elf::RuntimeAddr, fields::unsigned, symbols::DebugFiles};
+
+pub use self::counts::Counts;
+use self::counts::{CountedPlaces, Pieces};
+use super::{
+    DumpOptions, Owner, ProcessReport, ProxyListState, ProxyReport, RankReport, copies,
+    own_list::base_of,
+    process::{Layout, Libraries, Target},
+    proxy,
+};
+
+/// Maximum number of libraries that are remembered; beyond it all are forgotten.
+const MAX_LIBRARIES: usize = 256;
+/// Maximum number of communicators of one process that are read.
+const MAX_COMMUNICATORS: usize = 512;
+
+/// Finds the communicators of processes. Libraries are resolved once.
+#[derive(Debug)]
+pub struct Finder {
+    libraries: Libraries,
+    options: DumpOptions,
+}
+
+impl Finder {
+    pub fn new(debug_files: DebugFiles, limits: ScanLimits) -> Self {
+        let options =
+            DumpOptions { interval: Duration::ZERO, first_only: false, limits, debug_files, stacks: false };
+        Self { libraries: Libraries::new(options.debug_files.clone()), options }
+    }
+
+    /// Finds the communicators of these processes by their NCCL libraries: those given, or those that a
+    /// process is found to have. Copies of communicators in forked processes are left out. `searches`: memory
+    /// is searched where no list of the library's tells of communicators.
+    pub fn find(
+        &mut self,
+        processes: impl IntoIterator<Item = (Process, Option<Vec<MappedLibrary>>)>,
+        searches: bool,
+    ) -> Vec<WatchedProcess> {
+        if self.libraries.count() > MAX_LIBRARIES {
+            self.libraries = Libraries::new(self.options.debug_files.clone());
+        }
+        let mut targets: Vec<Target> = processes
+            .into_iter()
+            .map(|(process, files)| {
+                let mut options = self.options.clone();
+                if !searches {
+                    options.limits.bytes = 0;
+                }
+                Target::find(process, files, &mut self.libraries, &options, &mut |_| {})
+            })
+            .collect();
+        let mut ranks: Vec<RankReport> = targets.iter_mut().flat_map(Target::read).collect();
+        copies::leave_out(&mut targets, &mut ranks);
+        let mut by_process: HashMap<u32, Vec<RankReport>> = HashMap::new();
+        for rank in ranks {
+            by_process.entry(rank.pid).or_default().push(rank);
+        }
+        let watched = targets.into_iter().map(|target| {
+            let ranks = by_process.remove(&target.report.pid).unwrap_or_default();
+            WatchedProcess::new(target, ranks)
+        });
+        watched.collect()
+    }
+}
+
+/// Tells whether a thread of NCCL's runs in the process. Without one it has no communicator of several ranks,
+/// though it has the library mapped, as every process that imports torch has.
+pub fn has_nccl_threads(process: &Process) -> bool {
+    copies::has_nccl_threads(process)
+}
+
+/// A process with the places of its communicators' counters.
+#[derive(Debug)]
+pub struct WatchedProcess {
+    process: Process,
+    started: Option<u64>,
+    report: ProcessReport,
+    communicators: Vec<WatchedCommunicator>,
+    pieces: Pieces,
+    /// Lists of communicators that libraries keep: the pieces that have their heads, and the heads as they
+    /// were.
+    lists: Vec<([usize; 2], [u64; 2])>,
+    has_list: bool,
+}
+
+/// A communicator of a process.
+#[derive(Debug)]
+pub struct WatchedCommunicator {
+    /// The rank as it was found. Channels, connections and ops are left out.
+    pub rank: RankReport,
+    /// The rings go through the proxy.
+    pub carries_rings: Option<bool>,
+    layout: Arc<Layout>,
+    places: CountedPlaces,
+    proxy_state: u64,
+}
+
+/// Counters of a process at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessCounts {
+    /// Counters of each communicator of [`WatchedProcess::communicators`]; `None` for one that has ended.
+    pub communicators: Vec<Option<Counts>>,
+    /// Communicators have come or gone: the process is to be found again.
+    pub is_outdated: bool,
+}
+
+impl WatchedProcess {
+    fn new(target: Target, ranks: Vec<RankReport>) -> Self {
+        let Target { process, mut report, found, started, .. } = target;
+        let memory = Memory::new(&process);
+        let mut pieces = Pieces::default();
+        let mut communicators = Vec::new();
+        let mut libraries: Vec<&Arc<Layout>> = Vec::new();
+        for found in &found {
+            if !libraries.iter().any(|known| known.library == found.layout.library) {
+                libraries.push(&found.layout);
+            }
+        }
+        // A head is read before the communicators are known to be all: one that comes meanwhile is seen.
+        let mut lists = Vec::new();
+        for layout in libraries {
+            let Some((list, library)) = layout.own_list.zip(layout.library) else { continue };
+            let Some(base) = base_of(&process, library) else { continue };
+            let [at, count] = list.head(base);
+            let places = [pieces.add(at, 8), pieces.add(count, 4)];
+            let word =
+                |at: u64, bytes| memory.bytes(RuntimeAddr(at), bytes).ok().and_then(|all| unsigned(&all));
+            lists.push((places, [word(at, 8).unwrap_or(0), word(count, 4).unwrap_or(0)]));
+        }
+        let has_list = !lists.is_empty();
+        for rank in ranks.into_iter().take(MAX_COMMUNICATORS) {
+            let Some(found) = found.iter().find(|found| found.address == rank.address) else { continue };
+            let shares = rank.shares_resources;
+            let (places, proxy_state) =
+                CountedPlaces::of(memory, &found.layout, rank.address, shares, &mut pieces);
+            let carries_rings = rank.proxy.carries_rings;
+            let (channels, connections) = (Vec::new(), Vec::new());
+            let rank = RankReport { channels, connections, proxy: ProxyReport::default(), ..rank };
+            let layout = Arc::clone(&found.layout);
+            communicators.push(WatchedCommunicator { rank, carries_rings, layout, places, proxy_state });
+        }
+        report.threads = Vec::new();
+        Self { process, started, report, communicators, pieces, lists, has_list }
+    }
+
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Returns when the process was started, in clock ticks since boot.
+    pub fn started(&self) -> Option<u64> {
+        self.started
+    }
+
+    pub fn owner(&self) -> Option<&Owner> {
+        self.report.owner.as_ref()
+    }
+
+    /// Returns the reason why the process, or one of its libraries, cannot be read.
+    pub fn problem(&self) -> Option<&str> {
+        let unusable = || self.report.libraries.iter().find_map(|library| library.unusable.as_deref());
+        self.report.error.as_deref().or_else(unusable)
+    }
+
+    pub fn communicators(&self) -> &[WatchedCommunicator] {
+        &self.communicators
+    }
+
+    /// Tells whether a library says itself when a communicator comes.
+    pub fn has_list(&self) -> bool {
+        self.has_list
+    }
+
+    /// Tells whether the communicators are all those of such a list.
+    pub fn is_listed(&self) -> bool {
+        self.report.scan.as_ref().is_some_and(|scan| scan.ended_by == Some(ScanEnd::Listed))
+    }
+
+    /// Copies the counters of all communicators.
+    ///
+    /// # Errors
+    /// The process is gone, or does not let itself be read.
+    pub fn read(&self) -> Result<ProcessCounts, ReadError> {
+        if self.pieces.0.is_empty() {
+            return Ok(ProcessCounts::default());
+        }
+        let copies = Memory::new(&self.process).copies(&self.pieces.0)?;
+        let value = |at: &usize| copies.get(*at)?.as_deref().and_then(unsigned);
+        let mut is_outdated = self
+            .lists
+            .iter()
+            .any(|(places, heads)| places.iter().zip(heads).any(|(at, head)| value(at) != Some(*head)));
+        let communicators = self.communicators.iter().map(|known| {
+            let counts = known.places.counts(&copies);
+            is_outdated |= counts.is_none();
+            counts
+        });
+        let communicators = communicators.collect();
+        Ok(ProcessCounts { communicators, is_outdated })
+    }
+
+    /// Returns a mark of the ops in flight of a communicator's proxy: another mark, if a step was made. `None`:
+    /// the ops changed while they were read, or cannot be read.
+    pub fn steps(&self, communicator: &WatchedCommunicator) -> Option<u64> {
+        let (memory, layout) = (Memory::new(&self.process), &communicator.layout);
+        let list = proxy::read(memory, &layout.proxy, communicator.proxy_state).ok()?;
+        if matches!(list.state, ProxyListState::Torn | ProxyListState::Unreadable) {
+            return None;
+        }
+        let mut steps: Vec<_> = list
+            .ops
+            .iter()
+            .map(|op| {
+                let report = &op.report;
+                let stages = [report.posted, report.received, report.transmitted, report.done];
+                (op.connection, report.p2p, report.op_count, report.nsteps, stages)
+            })
+            .collect();
+        steps.sort_unstable();
+        let mut hasher = DefaultHasher::new();
+        steps.hash(&mut hasher);
+        Some(hasher.finish())
+    }
+}
+
+impl WatchedCommunicator {
+    /// Returns the name of a function by NCCL's number of it.
+    pub fn function(&self, number: usize) -> Option<String> {
+        let number = i64::try_from(number).ok()?;
+        self.layout.comm.names.function(number).map(ToString::to_string)
+    }
+
+    /// Returns the name of an `ncclResult_t`.
+    pub fn result(&self, value: u64) -> String {
+        self.layout.comm.result(Some(value)).unwrap_or_default()
+    }
+}

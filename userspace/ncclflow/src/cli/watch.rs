@@ -1,0 +1,271 @@
+//! `ncclflow watch`
+
+use std::{
+    collections::BTreeMap,
+    io::{IsTerminal as _, Write as _, stdout},
+    net::SocketAddr,
+    path::PathBuf,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use flow::text::{column_widths, number};
+use inspect::gpu::{self, GpuSamples};
+use trace::{health::Health, record::StopHandle};
+use watch::{
+    AlertKind, Book, Budget, CommState, Event, EventType, JobView, Observer, OwnState, Settings, WatchOptions,
+};
+
+use super::{
+    exit::Exit,
+    record_groups::{metrics_address, size},
+    shared_args::{DebugArgs, LookedAtArgs, seconds},
+    signals::with_signals,
+    terminal, write_json_line,
+};
+
+#[derive(Clone, Debug, Args)]
+#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
+#[command(after_help = "\
+Examples:
+  ncclflow watch --all                         every job of this host: a line a minute, and alerts
+  ncclflow watch -p $(pgrep -d, -f train.py) --table
+  ncclflow watch --all --json | jq 'select(.event == \"begin\")'
+  ncclflow watch --all --metrics 9690 --dump-to /var/lib/ncclflow/dumps
+                                               as a service: metrics, and a dump at each alert
+  ncclflow watch --all --exec /etc/ncclflow/alert
+                                               a program of yours that has each alert as JSON on its standard input
+
+It places no probe and writes nothing into a process: NCCL's counters are read from memory. Alerts: hang, gone, slower,
+error; docs/WATCH.md says when each begins and ends. Needs root, or CAP_SYS_PTRACE.
+Ends with Ctrl-C, or when all processes of -p have ended.")]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+pub struct WatchArgs {
+    #[command(flatten)]
+    pub whom: LookedAtArgs,
+
+    /// Seconds between two readings
+    #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = seconds)]
+    pub interval: Duration,
+
+    /// Print events as JSON, a line each
+    #[arg(long, conflicts_with = "table")]
+    pub json: bool,
+
+    /// Print a table of all ranks at each reading
+    #[arg(long)]
+    pub table: bool,
+
+    /// Serve metrics for Prometheus at http://ADDR/metrics (docs/METRICS.md): a port of this host alone
+    /// (9690), or an address and a port
+    #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
+    pub metrics: Option<SocketAddr>,
+
+    /// Keep a dump of the job at each alert in this folder
+    #[arg(long, value_name = "DIR")]
+    pub dump_to: Option<PathBuf>,
+
+    /// Most dumps in the folder; the oldest go
+    #[arg(long, value_name = "N", default_value_t = 50, requires = "dump_to")]
+    pub max_dumps: usize,
+
+    /// Most bytes of all dumps: K, M, G, T; without a letter, MiB
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size, requires = "dump_to")]
+    pub max_dump_size: u64,
+
+    /// Run this program at the beginning and the end of each alert, with the event as JSON on its standard
+    /// input: a path, without arguments, that only root may write to
+    #[arg(long, value_name = "PROGRAM")]
+    pub exec: Option<PathBuf>,
+
+    /// Longest time that the program may run
+    #[arg(long, value_name = "SECS", default_value = "30", value_parser = seconds, requires = "exec")]
+    pub exec_timeout: Duration,
+
+    /// Shortest time for which a communicator stands before that is a hang; five iterations, if that is longer
+    #[arg(long, value_name = "SECS", default_value = "10", value_parser = seconds)]
+    pub hang_after: Duration,
+
+    /// Time after which it is a hang that ranks wait for one that is busy elsewhere: that saves a checkpoint,
+    /// evaluates, compiles or loads data
+    #[arg(long, value_name = "SECS", default_value = "540", value_parser = seconds)]
+    pub waiting_limit: Duration,
+
+    /// Do not ask the GPUs' driver once a second what they do
+    #[arg(long)]
+    pub no_gpus: bool,
+
+    #[command(flatten)]
+    pub debug: DebugArgs,
+}
+
+pub(super) fn run(args: &WatchArgs) -> Result<Exit> {
+    if let Some(what) = gpu::not_known().filter(|_| !args.no_gpus) {
+        tell!("{what}");
+    }
+    let gpus = (!args.no_gpus).then(GpuSamples::start).transpose().context("starting a thread")?;
+    let gpus = gpus.unwrap_or_default();
+    let options = WatchOptions {
+        choice: args.whom.choice(),
+        interval: args.interval,
+        settings: Settings {
+            least: args.hang_after,
+            waiting_limit: args.waiting_limit,
+            ..Settings::default()
+        },
+        debug_files: args.debug.apply(),
+        gpus,
+        dump_to: args
+            .dump_to
+            .clone()
+            .map(|path| (path, Budget { dumps: args.max_dumps.max(1), bytes: args.max_dump_size })),
+        exec: args.exec.clone().map(|program| (program, args.exec_timeout)),
+    };
+    let args = args.clone();
+    let work = move |stop: &StopHandle| {
+        let health = Health::default();
+        let mut shown =
+            Shown { args: &args, stop, health: &health, is_ready: false, launched: BTreeMap::new() };
+        let watched = watch::watch(options, &mut shown);
+        health.end_recording();
+        watched
+    };
+    with_signals(work, || {})?;
+    Ok(Exit::Done)
+}
+
+/// Shows what the loop tells.
+struct Shown<'a> {
+    args: &'a WatchArgs,
+    stop: &'a StopHandle,
+    health: &'a Health,
+    is_ready: bool,
+    /// Collectives launched at the reading before, and when that was, by communicator and rank.
+    launched: BTreeMap<(String, u32, u32), (u64, Duration)>,
+}
+
+impl Observer for Shown<'_> {
+    fn event(&mut self, event: &Event) {
+        if self.args.json {
+            // Nobody may be there to read it.
+            let _ = write_json_line(&mut terminal::out(), event);
+            let _ = stdout().flush();
+            return;
+        }
+        if event.body.event == EventType::Status && self.args.table {
+            return;
+        }
+        tell!("{}", line(event));
+    }
+
+    fn reading(&mut self, book: &Book, own: &OwnState, now: Duration) {
+        if !self.is_ready {
+            self.is_ready = true;
+            self.health.begin_recording();
+            tell!("watching {} processes; Ctrl-C ends it", own.processes);
+        }
+        self.health.pass();
+        if self.args.table {
+            let _ = self.table(book, now);
+        }
+    }
+
+    fn wait(&mut self, longest: Duration) -> bool {
+        if !self.stop.is_stopped() {
+            thread::sleep(longest);
+        }
+        self.stop.is_stopped()
+    }
+}
+
+impl Shown<'_> {
+    fn table(&mut self, book: &Book, now: Duration) -> std::io::Result<()> {
+        const HEADINGS: [&str; 9] =
+            ["JOB", "COMM", "NAME", "RANK", "PID", "GPU", "COLL/S", "BEHIND", "MOVED"];
+        let (mut lines, mut launched) = (vec![HEADINGS.map(str::to_owned)], BTreeMap::new());
+        for JobView { job, open, comms } in book.view() {
+            let open: Vec<&str> = open.into_iter().map(AlertKind::name).collect();
+            let name = if open.is_empty() { job.name } else { format!("{} [{}]", job.name, open.join(",")) };
+            for comm in comms {
+                self.rows(&name, comm, now, &mut lines, &mut launched);
+            }
+        }
+        self.launched = launched;
+        let mut out = terminal::out();
+        if stdout().is_terminal() {
+            // From the upper left corner on, and nothing below.
+            write!(stdout(), "\x1b[H\x1b[J")?;
+        }
+        let widths = column_widths(&lines);
+        for line in &lines {
+            let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+            writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        }
+        writeln!(out)?;
+        out.flush()
+    }
+
+    fn rows(
+        &self,
+        job: &str,
+        comm: &CommState,
+        now: Duration,
+        lines: &mut Vec<[String; 9]>,
+        launched: &mut BTreeMap<(String, u32, u32), (u64, Duration)>,
+    ) {
+        let most = comm.launched();
+        let dash = || "-".to_owned();
+        for rank in comm.here() {
+            let pid = rank.process.key.pid;
+            let key = (comm.key.hash.clone(), rank.info.rank, pid);
+            let count = rank.counts.launched();
+            let before = self.launched.get(&key);
+            let rate = count.zip(before).map_or_else(dash, |(count, (before, at))| {
+                let seconds = now.saturating_sub(*at).as_secs_f64();
+                #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+                let rate = count.saturating_sub(*before) as f64 / seconds.max(1e-3);
+                number(rate)
+            });
+            if let Some(count) = count {
+                launched.insert(key, (count, now));
+            }
+            lines.push([
+                job.to_owned(),
+                comm.key.hash.clone(),
+                comm.name.clone().unwrap_or_else(dash),
+                format!("{}/{}", rank.info.rank, comm.key.n_ranks),
+                pid.to_string(),
+                rank.info.gpu.map_or_else(dash, |gpu| gpu.to_string()),
+                rate,
+                count.map_or_else(dash, |count| most.saturating_sub(count).to_string()),
+                flow::text::ago(comm.stands_for(now).as_secs_f64()),
+            ]);
+        }
+    }
+}
+
+/// Writes an event as a line for people.
+fn line(event: &Event) -> String {
+    let body = &event.body;
+    let job = body.job.as_ref().map_or_else(String::new, |job| {
+        format!(
+            "job {} ({}, {} processes, {} communicators): ",
+            job.name,
+            job.user,
+            job.pids.len(),
+            job.communicators
+        )
+    });
+    let kind = body.kind.map_or_else(String::new, |kind| format!("{} ", kind.name().to_uppercase()));
+    let what = match body.event {
+        EventType::Begin => format!("{kind}begins: "),
+        EventType::End => format!("{kind}ends: "),
+        EventType::Status => String::new(),
+        EventType::Notice => "ncclflow: ".to_owned(),
+    };
+    let next = body.next.as_ref().map_or_else(String::new, |next| format!(" Next: {next}."));
+    let dump = event.dump.as_ref().map_or_else(String::new, |dump| format!(" Dump: {dump}"));
+    format!("{job}{what}{}{next}{dump}", body.sentence)
+}

@@ -1,0 +1,218 @@
+//! All jobs of this host, from reading to reading: which processes are a job, and what happens to it. Pure:
+//! time is a value.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{
+    communicator::CommState,
+    event::{AlertKind, EventBody, JobOfEvent},
+    job::{Job, Steps},
+    look::Look,
+    reading::{CommKey, GpuState, ProcessInfo, ProcessKey, ProcessReading},
+    settings::Settings,
+};
+
+/// Time between two statuses of a job.
+const STATUS_EVERY: Duration = Duration::from_mins(1);
+
+/// A dump of these processes of a job is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedLook {
+    pub job: u64,
+    pub pids: Vec<u32>,
+}
+
+/// What a reading has led to.
+#[derive(Debug, Default)]
+pub struct News {
+    pub events: Vec<EventBody>,
+    pub looks: Vec<WantedLook>,
+}
+
+/// A job, for tables and metrics.
+#[derive(Debug)]
+pub struct JobView<'b> {
+    pub job: JobOfEvent,
+    pub open: BTreeSet<AlertKind>,
+    pub comms: Vec<&'b CommState>,
+}
+
+/// State of all jobs.
+#[derive(Debug, Default)]
+pub struct Book {
+    settings: Settings,
+    comms: BTreeMap<Arc<CommKey>, CommState>,
+    /// Job of each process.
+    jobs_of: BTreeMap<ProcessKey, u64>,
+    jobs: BTreeMap<u64, Job>,
+    /// Numbers given to jobs and alerts.
+    job_numbers: u64,
+    alert_numbers: u64,
+    /// Alerts that began, by kind.
+    begun: BTreeMap<AlertKind, u64>,
+}
+
+impl Book {
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
+    /// Takes a reading of all processes at a moment, given as the time since some beginning.
+    pub fn take(&mut self, readings: &[ProcessReading], gpus: &[GpuState], now: Duration) -> News {
+        let is_regrouped = self.take_readings(readings, now);
+        if is_regrouped {
+            self.group(now);
+        }
+        let mut news = News::default();
+        let comms = &self.comms;
+        for job in self.jobs.values_mut() {
+            let own = comms_of(comms, &self.jobs_of, job.number);
+            let steps = job.step(&own, gpus, &self.settings, now, &mut self.alert_numbers);
+            let pids = job.processes.iter().map(|process| process.key.pid).collect();
+            let look = steps.look.then_some(WantedLook { job: job.number, pids });
+            news.looks.extend(look);
+            news.events.extend(steps.events);
+        }
+        self.end_jobs(now, &mut news);
+        self.count(&news.events);
+        news
+    }
+
+    /// Takes the verdict of a dump of a job.
+    pub fn looked(&mut self, job: u64, look: Result<Look, String>, now: Duration) -> Vec<EventBody> {
+        let Some(job) = self.jobs.get_mut(&job) else { return Vec::new() };
+        let own = comms_of(&self.comms, &self.jobs_of, job.number);
+        let Steps { events, .. } = job.looked(look, &own, &self.settings, now, &mut self.alert_numbers);
+        self.count(&events);
+        events
+    }
+
+    /// Returns the statuses that are due.
+    pub fn statuses(&mut self, now: Duration) -> Vec<EventBody> {
+        let mut events = Vec::new();
+        for job in self.jobs.values_mut().filter(|job| job.is_status_due(STATUS_EVERY, now)) {
+            let jobs_of = &self.jobs_of;
+            let of_job = |state: &&mut CommState| is_of(state, jobs_of, job.number);
+            let mut own: Vec<&mut CommState> = self.comms.values_mut().filter(of_job).collect();
+            events.push(job.status(&own, now));
+            for rank in own.iter_mut().flat_map(|state| state.ranks.values_mut()) {
+                rank.last_of_all = 0;
+            }
+        }
+        events
+    }
+
+    /// Returns all jobs as they are.
+    pub fn view(&self) -> impl Iterator<Item = JobView<'_>> {
+        self.jobs.values().map(|job| {
+            let comms = comms_of(&self.comms, &self.jobs_of, job.number);
+            JobView { job: job.described(comms.len()), open: job.open(), comms }
+        })
+    }
+
+    /// Returns the number of alerts that began, by kind.
+    pub fn begun(&self, kind: AlertKind) -> u64 {
+        self.begun.get(&kind).copied().unwrap_or_default()
+    }
+
+    /// Tells which communicators stand for so long that the steps of their proxies are worth a look.
+    pub fn stands(&self, key: &CommKey, longer_than: Duration, now: Duration) -> bool {
+        self.comms.get(key).is_some_and(|state| state.has_moved && state.stands_for(now) >= longer_than)
+    }
+
+    /// Takes the readings. Tells whether a process or a communicator has come or gone.
+    fn take_readings(&mut self, readings: &[ProcessReading], now: Duration) -> bool {
+        let mut is_regrouped = false;
+        let mut moved: BTreeSet<&Arc<CommKey>> = BTreeSet::new();
+        for state in self.comms.values_mut() {
+            state.was_seen = false;
+        }
+        for process in readings {
+            for rank in &process.ranks {
+                let key = &rank.info.comm;
+                if !self.comms.contains_key(key) {
+                    is_regrouped = true;
+                    self.comms.insert(Arc::clone(key), CommState::new(Arc::clone(key), now));
+                }
+                let Some(state) = self.comms.get_mut(key) else { continue };
+                state.was_seen = true;
+                is_regrouped |= !state.ranks.contains_key(&(rank.info.rank, process.info.key));
+                if state.take(&process.info, process.is_live, rank, now) {
+                    moved.insert(key);
+                }
+            }
+        }
+        let read: BTreeSet<ProcessKey> = readings.iter().map(|process| process.info.key).collect();
+        for (key, state) in &mut self.comms {
+            state.settle(&read, moved.contains(key), now);
+        }
+        let before = self.comms.len();
+        self.comms.retain(|_, state| state.was_seen && !state.is_over());
+        is_regrouped | (self.comms.len() != before)
+    }
+
+    /// Puts processes that share a communicator into one job. A job keeps its number while it has a process.
+    fn group(&mut self, now: Duration) {
+        let mut processes: BTreeMap<ProcessKey, Arc<ProcessInfo>> = BTreeMap::new();
+        let mut groups: Vec<BTreeSet<ProcessKey>> = Vec::new();
+        for state in self.comms.values() {
+            let mut group: BTreeSet<ProcessKey> = BTreeSet::new();
+            for rank in state.ranks.values() {
+                processes.insert(rank.process.key, Arc::clone(&rank.process));
+                group.insert(rank.process.key);
+            }
+            let (joined, apart): (Vec<_>, Vec<_>) =
+                groups.into_iter().partition(|other: &BTreeSet<ProcessKey>| !other.is_disjoint(&group));
+            group.extend(joined.into_iter().flatten());
+            groups = apart;
+            groups.push(group);
+        }
+        let (mut jobs_of, mut taken) = (BTreeMap::new(), BTreeSet::new());
+        for job in self.jobs.values_mut() {
+            job.processes.clear();
+        }
+        for group in groups {
+            let known = group.iter().filter_map(|process| self.jobs_of.get(process)).copied();
+            let number = known.filter(|number| !taken.contains(number)).min().unwrap_or_else(|| {
+                self.job_numbers += 1;
+                self.job_numbers
+            });
+            taken.insert(number);
+            let job = self.jobs.entry(number).or_insert_with(|| Job::new(number, now));
+            job.processes = group.iter().filter_map(|key| processes.get(key).cloned()).collect();
+            jobs_of.extend(group.into_iter().map(|key| (key, number)));
+        }
+        self.jobs_of = jobs_of;
+    }
+
+    fn end_jobs(&mut self, now: Duration, news: &mut News) {
+        let ended: Vec<Job> =
+            self.jobs.extract_if(.., |_, job| job.processes.is_empty()).map(|(_, job)| job).collect();
+        for mut job in ended {
+            news.events.extend(job.end(now));
+        }
+    }
+
+    fn count(&mut self, events: &[EventBody]) {
+        let begins = events.iter().filter(|event| event.event == crate::event::EventType::Begin);
+        for kind in begins.filter_map(|event| event.kind) {
+            *self.begun.entry(kind).or_default() += 1;
+        }
+    }
+}
+
+fn is_of(state: &CommState, jobs_of: &BTreeMap<ProcessKey, u64>, job: u64) -> bool {
+    state.ranks.keys().next().is_some_and(|(_, process)| jobs_of.get(process) == Some(&job))
+}
+
+fn comms_of<'c>(
+    comms: &'c BTreeMap<Arc<CommKey>, CommState>,
+    jobs_of: &BTreeMap<ProcessKey, u64>,
+    job: u64,
+) -> Vec<&'c CommState> {
+    comms.values().filter(|state| is_of(state, jobs_of, job)).collect()
+}

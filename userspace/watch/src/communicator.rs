@@ -1,0 +1,218 @@
+//! A communicator over the ranks of this host, from reading to reading. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use dump::watched::Counts;
+
+use crate::{
+    reading::{CommKey, GpuState, ProcessInfo, ProcessKey, RankCounts, RankInfo, RankReading, Steps},
+    rhythm::Rhythm,
+};
+
+/// Share of the time, in percent, from which on a GPU counts as busy: a kernel of NCCL that waits keeps it so.
+const BUSY: u32 = 90;
+
+/// State of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// The process has the communicator.
+    Here,
+    /// The process has ended.
+    Gone,
+    /// The process lives, and has no such communicator any more.
+    Left,
+}
+
+/// A rank of a communicator, as it was seen last.
+#[derive(Clone, Debug)]
+pub struct RankState {
+    pub info: Arc<RankInfo>,
+    pub process: Arc<ProcessInfo>,
+    pub counts: Counts,
+    pub life: Life,
+    pub failure: Option<String>,
+    steps: Option<Steps>,
+    /// Readings at which it alone was behind all others of this host, since the last status.
+    pub last_of_all: u32,
+    seen_at: Duration,
+}
+
+/// Whether a rank waits in a communicator that stands, as far as counters tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Waits {
+    No,
+    /// Nothing tells: the operations do not go through a proxy.
+    Unknown,
+    Yes,
+}
+
+/// A communicator, as it was seen last.
+#[derive(Clone, Debug)]
+pub struct CommState {
+    pub key: Arc<CommKey>,
+    pub name: Option<String>,
+    pub ranks: BTreeMap<(u32, ProcessKey), RankState>,
+    /// When something last moved, or when the communicator was found.
+    pub moved_at: Duration,
+    /// Something was launched since the communicator was made.
+    pub has_moved: bool,
+    pub(crate) rhythm: Rhythm,
+    pub(crate) was_seen: bool,
+}
+
+impl CommState {
+    pub(crate) fn new(key: Arc<CommKey>, now: Duration) -> Self {
+        Self {
+            key,
+            name: None,
+            ranks: BTreeMap::new(),
+            moved_at: now,
+            has_moved: false,
+            rhythm: Rhythm::default(),
+            was_seen: false,
+        }
+    }
+
+    /// Takes the reading of a rank. Tells whether it has moved.
+    pub(crate) fn take(
+        &mut self,
+        process: &Arc<ProcessInfo>,
+        is_live: bool,
+        rank: &RankReading,
+        now: Duration,
+    ) -> bool {
+        let key = (rank.info.rank, process.key);
+        let counts = match &rank.state {
+            RankCounts::Read(counts) if is_live => Some(counts),
+            _ => None,
+        };
+        let life = match &rank.state {
+            _ if !is_live => Life::Gone,
+            RankCounts::Ended => Life::Left,
+            RankCounts::Read(_) | RankCounts::Unread => Life::Here,
+        };
+        self.name = self.name.take().or_else(|| rank.info.name.clone());
+        let Some(known) = self.ranks.get_mut(&key) else {
+            let counts = counts.cloned().unwrap_or_default();
+            self.has_moved |= counts.has_moved();
+            let state = RankState {
+                info: Arc::clone(&rank.info),
+                process: Arc::clone(process),
+                counts,
+                life,
+                failure: rank.failure.clone(),
+                steps: rank.steps,
+                last_of_all: 0,
+                seen_at: now,
+            };
+            self.ranks.insert(key, state);
+            return false;
+        };
+        (known.life, known.seen_at) = (life, now);
+        let Some(counts) = counts else { return false };
+        known.failure.clone_from(&rank.failure);
+        let mut moved = counts.moved_since(&known.counts);
+        if moved {
+            known.counts.clone_from(counts);
+        } else {
+            known.counts.has_ops_in_flight = counts.has_ops_in_flight;
+            known.counts.is_ending = counts.is_ending;
+            known.counts.is_set_up = counts.is_set_up;
+        }
+        if let Some(steps) = rank.steps {
+            let before = known.steps.replace(steps);
+            moved |= before.is_some_and(|before| steps == Steps::Moving || before != steps);
+        }
+        moved
+    }
+
+    /// Ends a reading of these processes: all ranks were taken, and some of them have `moved`.
+    pub(crate) fn settle(&mut self, read: &BTreeSet<ProcessKey>, moved: bool, now: Duration) {
+        for ((_, process), rank) in &mut self.ranks {
+            if rank.life == Life::Here && rank.seen_at < now && read.contains(process) {
+                rank.life = Life::Left;
+            }
+        }
+        if moved {
+            self.moved_at = now;
+            self.has_moved = true;
+        }
+        self.rhythm.note(moved, now);
+        let last = self.last();
+        if let Some(rank) = last.and_then(|key| self.ranks.get_mut(&key)) {
+            rank.last_of_all += 1;
+        }
+    }
+
+    pub fn here(&self) -> impl Iterator<Item = &RankState> {
+        self.ranks.values().filter(|rank| rank.life == Life::Here)
+    }
+
+    /// Tells whether no rank of this host is left.
+    pub fn is_over(&self) -> bool {
+        self.here().next().is_none()
+    }
+
+    /// Returns the number of collectives that the rank that is ahead has launched, or of launches where those are
+    /// not counted.
+    pub fn launched(&self) -> u64 {
+        let of = |rank: &RankState| {
+            let counts = &rank.counts;
+            counts.launched().or(counts.op_count).or(counts.p2p_op_count).unwrap_or_default()
+        };
+        self.ranks.values().map(of).max().unwrap_or_default()
+    }
+
+    pub fn stands_for(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.moved_at)
+    }
+
+    /// Returns the ranks that have launched fewer collectives than another one of this host.
+    pub fn behind(&self) -> Vec<&RankState> {
+        let most = self.here().filter_map(|rank| rank.counts.launched()).max();
+        let is_behind = |rank: &&RankState| rank.counts.launched().is_some_and(|count| Some(count) < most);
+        self.here().filter(is_behind).collect()
+    }
+
+    /// Returns the key of the only rank that is behind all others.
+    fn last(&self) -> Option<(u32, ProcessKey)> {
+        let least = self.here().filter_map(|rank| rank.counts.launched()).min()?;
+        let mut last = self.here().filter(|rank| rank.counts.launched() == Some(least));
+        let only = last.next().filter(|_| last.next().is_none())?;
+        (self.here().count() > 1).then_some((only.info.rank, only.process.key))
+    }
+
+    /// Returns the ranks whose process ended while others have the communicator and do not end it.
+    pub fn gone(&self) -> Vec<&RankState> {
+        if self.here().all(|rank| rank.counts.is_ending) {
+            return Vec::new();
+        }
+        self.ranks.values().filter(|rank| rank.life == Life::Gone).collect()
+    }
+
+    /// Tells whether a rank waits, as far as counters tell, if the communicator stands.
+    pub fn waits(&self, gpus: &[GpuState]) -> Waits {
+        let mut here = self.here().peekable();
+        if here.peek().is_none() || self.here().all(|rank| rank.counts.is_ending) {
+            return Waits::No;
+        }
+        let is_missed = self.ranks.values().any(|rank| rank.life != Life::Here);
+        let in_flight = self.here().any(|rank| rank.counts.has_ops_in_flight);
+        if is_missed || in_flight || !self.behind().is_empty() {
+            return Waits::Yes;
+        }
+        if here.all(|rank| rank.info.has_proxy == Some(true)) {
+            return Waits::No;
+        }
+        let busy = |rank: &RankState| {
+            let bus_id = rank.info.bus_id.as_deref()?;
+            gpus.iter().find(|gpu| gpu.bus_id == bus_id)?.busy_percent
+        };
+        let is_idle = |rank: &RankState| busy(rank).is_some_and(|percent| percent < BUSY);
+        if self.here().all(is_idle) { Waits::No } else { Waits::Unknown }
+    }
+}

@@ -1,0 +1,479 @@
+//! A job of this host: processes that share communicators. Makes the events of one job. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{
+    communicator::CommState,
+    event::{AlertKind, CommOfEvent, Culprit, EventBody, EventType, JobOfEvent, JobRates},
+    look::Look,
+    reading::{CommKey, GpuState, ProcessInfo},
+    settings::Settings,
+    slower::{Change, Pace},
+    standing::{Outcome, Standing},
+};
+
+/// Time after which an error of a GPU is over, if there is no other.
+const XID_LASTS: Duration = Duration::from_mins(1);
+/// Maximum number of errors of a job that are open at a time.
+const MAX_ERRORS: usize = 64;
+
+/// An error that is open.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum ErrorOf {
+    /// A rank of a communicator reports a failure.
+    Rank(Arc<CommKey>, u32),
+    /// The driver reports an error of the GPU at this address.
+    Gpu(String),
+}
+
+#[derive(Debug)]
+struct OpenError {
+    alert: u64,
+    begun: Duration,
+    seen: Duration,
+}
+
+/// What a step of a job has led to.
+#[derive(Debug, Default)]
+pub(crate) struct Steps {
+    pub(crate) events: Vec<EventBody>,
+    /// A dump of the job's processes is wanted.
+    pub(crate) look: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) number: u64,
+    pub(crate) processes: Vec<Arc<ProcessInfo>>,
+    standing: Standing,
+    /// Number of the alert that is open there.
+    standing_alert: Option<(u64, CommOfEvent)>,
+    errors: BTreeMap<ErrorOf, OpenError>,
+    pace: Pace,
+    slower: Option<(u64, Duration)>,
+    /// When the last alert began.
+    last_alert: Option<Duration>,
+    /// When the last status was made, collectives launched since then, and the same at the reading before.
+    status_at: Duration,
+    since_status: u64,
+    readings: u32,
+    launched: BTreeMap<Arc<CommKey>, u64>,
+}
+
+impl Job {
+    pub(crate) fn new(number: u64, now: Duration) -> Self {
+        Self {
+            number,
+            processes: Vec::new(),
+            standing: Standing::default(),
+            standing_alert: None,
+            errors: BTreeMap::new(),
+            pace: Pace::default(),
+            slower: None,
+            last_alert: None,
+            status_at: now,
+            since_status: 0,
+            readings: 0,
+            launched: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the name of the job: Slurm's number, or its program and first process.
+    pub(crate) fn name(&self) -> String {
+        let named = self.processes.iter().find_map(|process| process.job.clone());
+        named.unwrap_or_else(|| {
+            let first = self.processes.first();
+            first.map_or_else(String::new, |first| format!("{}-{}", first.name, first.key.pid))
+        })
+    }
+
+    pub(crate) fn described(&self, communicators: usize) -> JobOfEvent {
+        let first = self.processes.first();
+        JobOfEvent {
+            number: self.number,
+            name: self.name(),
+            user: first.map(|first| first.user.clone()).unwrap_or_default(),
+            container: first.and_then(|first| first.container.clone()),
+            pids: self.processes.iter().map(|process| process.key.pid).collect(),
+            communicators,
+        }
+    }
+
+    /// Returns the kinds that are open.
+    pub(crate) fn open(&self) -> BTreeSet<AlertKind> {
+        let standing = self.standing.open().map(|(kind, _)| kind);
+        let slower = self.slower.map(|_| AlertKind::Slower);
+        let error = (!self.errors.is_empty()).then_some(AlertKind::Error);
+        standing.into_iter().chain(slower).chain(error).collect()
+    }
+
+    /// Takes a reading.
+    pub(crate) fn step(
+        &mut self,
+        comms: &[&CommState],
+        gpus: &[GpuState],
+        settings: &Settings,
+        now: Duration,
+        numbers: &mut u64,
+    ) -> Steps {
+        let mut steps = Steps::default();
+        let collectives = self.count(comms);
+        let may_begin = self.may_begin(settings, now);
+        let outcome = self.standing.step(comms, gpus, settings, may_begin, now);
+        self.apply(outcome, comms, now, numbers, &mut steps);
+        self.watch_errors(comms, gpus, settings, now, numbers, &mut steps);
+        self.watch_pace(collectives, comms, settings, now, numbers, &mut steps);
+        steps
+    }
+
+    /// Takes the verdict of a dump that was asked for.
+    pub(crate) fn looked(
+        &mut self,
+        look: Result<Look, String>,
+        comms: &[&CommState],
+        settings: &Settings,
+        now: Duration,
+        numbers: &mut u64,
+    ) -> Steps {
+        let mut steps = Steps::default();
+        let may_begin = self.may_begin(settings, now);
+        let before = self.standing.open();
+        let outcome = self.standing.looked(look, comms, settings, may_begin, now);
+        // What was waiting is a hang now.
+        if let (Outcome::Begins(..), Some((kind, begun))) = (&outcome, before) {
+            self.end_standing(kind, begun, comms, now, "it has become a hang", &mut steps);
+        }
+        self.apply(outcome, comms, now, numbers, &mut steps);
+        steps
+    }
+
+    /// Ends all that is open: the job has no process left.
+    pub(crate) fn end(&mut self, now: Duration) -> Vec<EventBody> {
+        let mut steps = Steps::default();
+        if let Some((kind, begun)) = self.standing.open() {
+            self.end_standing(kind, begun, &[], now, "the job has ended", &mut steps);
+        }
+        let errors = std::mem::take(&mut self.errors)
+            .into_values()
+            .map(|error| (error.alert, error.begun, AlertKind::Error));
+        let slower = self.slower.take().map(|(alert, begun)| (alert, begun, AlertKind::Slower));
+        for (alert, begun, kind) in errors.chain(slower).collect::<Vec<_>>() {
+            steps.events.push(self.ended(kind, alert, begun, now, &[], "the job has ended"));
+        }
+        steps.events
+    }
+
+    /// Returns the job's state since the last status.
+    pub(crate) fn status(&mut self, comms: &[&mut CommState], now: Duration) -> EventBody {
+        let seconds = now.saturating_sub(self.status_at).as_secs_f64();
+        let mut last: BTreeMap<u32, u32> = BTreeMap::new();
+        for rank in comms.iter().flat_map(|comm| comm.ranks.values()) {
+            let most = last.entry(rank.process.key.pid).or_default();
+            *most = rank.last_of_all.max(*most);
+        }
+        let last =
+            last.into_iter().max_by_key(|(_, readings)| *readings).filter(|(_, readings)| *readings > 0);
+        let usual = comms.iter().filter_map(|comm| comm.rhythm.usual()).max();
+        let still = comms.iter().map(|comm| comm.stands_for(now)).min();
+        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+        let rates = JobRates {
+            seconds,
+            collectives_per_second: if seconds > 0.0 { self.since_status as f64 / seconds } else { 0.0 },
+            iteration_seconds: usual.map(|usual| usual.as_secs_f64()),
+            still_seconds: still.unwrap_or_default().as_secs_f64(),
+            last_pid: last.map(|(pid, _)| pid),
+            last_share: last
+                .map_or(0.0, |(_, readings)| f64::from(readings) / f64::from(self.readings.max(1))),
+        };
+        (self.status_at, self.since_status, self.readings) = (now, 0, 0);
+        let mut event = EventBody::new(EventType::Status, self.sentence(&rates));
+        event.job = Some(self.described(comms.len()));
+        event.rates = Some(rates);
+        event
+    }
+
+    /// Tells whether the last status is so long ago.
+    pub(crate) fn is_status_due(&self, every: Duration, now: Duration) -> bool {
+        now.saturating_sub(self.status_at) >= every
+    }
+
+    fn sentence(&self, rates: &JobRates) -> String {
+        let iteration = rates
+            .iteration_seconds
+            .map_or_else(String::new, |seconds| format!(", an iteration in {seconds:.0} s"));
+        let still = if rates.still_seconds < 3.0 {
+            String::new()
+        } else {
+            format!("; nothing has moved for {:.0} s", rates.still_seconds)
+        };
+        let last = rates.last_pid.filter(|_| rates.last_share >= 0.5).map_or_else(String::new, |pid| {
+            format!("; process {pid} was the last at {:.0} % of the readings", rates.last_share * 100.0)
+        });
+        let open: Vec<&str> = self.open().into_iter().map(AlertKind::name).collect();
+        let open = if open.is_empty() { String::new() } else { format!(" [{}]", open.join(", ")) };
+        format!(
+            "{} collectives/s{iteration}{still}{last}{open}",
+            flow::text::number(rates.collectives_per_second)
+        )
+    }
+
+    fn may_begin(&self, settings: &Settings, now: Duration) -> bool {
+        self.last_alert.is_none_or(|last| now.saturating_sub(last) >= settings.between_alerts)
+    }
+
+    /// Returns the collectives launched since the reading before.
+    fn count(&mut self, comms: &[&CommState]) -> u64 {
+        self.readings += 1;
+        let mut sum = 0_u64;
+        let mut launched = BTreeMap::new();
+        for comm in comms {
+            let count = comm.launched();
+            if let Some(before) = self.launched.get(&comm.key) {
+                sum = sum.saturating_add(count.saturating_sub(*before));
+            }
+            launched.insert(Arc::clone(&comm.key), count);
+        }
+        self.launched = launched;
+        self.since_status = self.since_status.saturating_add(sum);
+        sum
+    }
+
+    fn apply(
+        &mut self,
+        outcome: Outcome,
+        comms: &[&CommState],
+        now: Duration,
+        numbers: &mut u64,
+        steps: &mut Steps,
+    ) {
+        match outcome {
+            Outcome::Nothing => {}
+            Outcome::Look => steps.look = true,
+            Outcome::Ends(kind) => {
+                // The state machine has forgotten when it began; the alert has not.
+                let begun = self.last_alert.unwrap_or(now);
+                self.end_standing(kind, begun, comms, now, "it moves again", steps);
+            }
+            Outcome::Begins(kind, key, look) => {
+                let state = comms.iter().find(|state| state.key == key);
+                let stands = state.map_or(Duration::ZERO, |state| state.stands_for(now));
+                let communicator = of_comm(&key, state.and_then(|state| state.name.clone()));
+                let mut event = self.begun(kind, numbers, comms, now);
+                self.standing_alert = event.alert.map(|alert| (alert, communicator.clone()));
+                event.communicator = Some(communicator);
+                event.seconds = Some(stands.as_secs_f64());
+                match look {
+                    Some(look) => {
+                        let Look { kind, sentence, next, culprits, waiting, .. } = *look;
+                        (event.verdict, event.next) = (kind, next);
+                        (event.sentence, event.culprits, event.waiting) = (sentence, culprits, waiting);
+                        if let Some(phase) = event.culprits.first().and_then(|culprit| culprit.phase) {
+                            let rank = event.culprits.first().map_or(0, |culprit| culprit.rank);
+                            event.sentence = format!("{} Rank {rank} {}.", event.sentence, phase.described());
+                        }
+                    }
+                    None => by_counters(&mut event, state.copied()),
+                }
+                steps.events.push(event);
+            }
+        }
+    }
+
+    fn watch_errors(
+        &mut self,
+        comms: &[&CommState],
+        gpus: &[GpuState],
+        settings: &Settings,
+        now: Duration,
+        numbers: &mut u64,
+        steps: &mut Steps,
+    ) {
+        for state in comms {
+            for rank in state.here() {
+                let Some(failure) = &rank.failure else { continue };
+                let of = ErrorOf::Rank(Arc::clone(&state.key), rank.info.rank);
+                if !self.is_new_error(&of, settings, now) {
+                    continue;
+                }
+                let mut event = self.begun(AlertKind::Error, numbers, comms, now);
+                event.communicator = Some(of_comm(&state.key, state.name.clone()));
+                event.culprits = vec![of_rank(rank.info.rank, rank.process.key.pid, rank.info.gpu)];
+                event.sentence = format!(
+                    "NCCL reports {failure} on rank {} (process {}).",
+                    rank.info.rank, rank.process.key.pid
+                );
+                self.note_error(of, &event, now);
+                steps.events.push(event);
+            }
+        }
+        for gpu in gpus.iter().filter(|gpu| !gpu.xids.is_empty()) {
+            let rank = comms.iter().flat_map(|state| state.here().map(move |rank| (state, rank)));
+            let rank = rank.into_iter().find(|(_, rank)| rank.info.bus_id.as_ref() == Some(&gpu.bus_id));
+            let Some((state, rank)) = rank else { continue };
+            let of = ErrorOf::Gpu(gpu.bus_id.clone());
+            if !self.is_new_error(&of, settings, now) {
+                continue;
+            }
+            let mut event = self.begun(AlertKind::Error, numbers, comms, now);
+            event.communicator = Some(of_comm(&state.key, state.name.clone()));
+            event.culprits = vec![of_rank(rank.info.rank, rank.process.key.pid, rank.info.gpu)];
+            let xids = flow::text::joined(&gpu.xids, ", ");
+            event.sentence = format!(
+                "The driver reports Xid {xids} of the GPU {} of rank {}.",
+                gpu.bus_id, rank.info.rank
+            );
+            self.note_error(of, &event, now);
+            steps.events.push(event);
+        }
+        let is_over = |of: &ErrorOf, error: &OpenError| match of {
+            ErrorOf::Rank(..) => error.seen < now,
+            ErrorOf::Gpu(_) => now.saturating_sub(error.seen) >= XID_LASTS,
+        };
+        let over: Vec<(u64, Duration)> = self
+            .errors
+            .extract_if(.., |of, error| is_over(of, error))
+            .map(|(_, error)| (error.alert, error.begun))
+            .collect();
+        for (alert, begun) in over {
+            steps.events.push(self.ended(
+                AlertKind::Error,
+                alert,
+                begun,
+                now,
+                comms,
+                "it is not reported any more",
+            ));
+        }
+    }
+
+    /// Takes note that an error is seen. Tells whether it begins now.
+    fn is_new_error(&mut self, of: &ErrorOf, settings: &Settings, now: Duration) -> bool {
+        if let Some(error) = self.errors.get_mut(of) {
+            error.seen = now;
+            return false;
+        }
+        self.errors.len() < MAX_ERRORS && self.may_begin(settings, now)
+    }
+
+    fn note_error(&mut self, of: ErrorOf, event: &EventBody, now: Duration) {
+        let alert = event.alert.unwrap_or_default();
+        self.errors.insert(of, OpenError { alert, begun: now, seen: now });
+    }
+
+    fn watch_pace(
+        &mut self,
+        collectives: u64,
+        comms: &[&CommState],
+        settings: &Settings,
+        now: Duration,
+        numbers: &mut u64,
+        steps: &mut Steps,
+    ) {
+        let usual = comms.iter().filter_map(|state| state.rhythm.usual()).max();
+        let stands = self.standing.open().is_some();
+        match self.pace.note(collectives, now, stands, usual) {
+            Some(Change::Begins { now: pace, before }) if self.may_begin(settings, now) => {
+                let mut event = self.begun(AlertKind::Slower, numbers, comms, now);
+                event.sentence = format!(
+                    "Iterations take {:.1} times as long as in the ten minutes before: {pace:.1} collectives a second \
+                     in the last minute, {before:.1} before.",
+                    before / pace
+                );
+                event.next = Some("see who is slow: ncclflow record -d 10, then ncclflow check".to_owned());
+                self.slower = event.alert.map(|alert| (alert, now));
+                steps.events.push(event);
+            }
+            Some(change @ (Change::Mended | Change::Usual)) => {
+                if let Some((alert, begun)) = self.slower.take() {
+                    let why = if change == Change::Mended {
+                        "it is as fast as before"
+                    } else {
+                        "this has become its usual pace"
+                    };
+                    steps.events.push(self.ended(AlertKind::Slower, alert, begun, now, comms, why));
+                }
+            }
+            Some(Change::Begins { .. }) | None => {}
+        }
+    }
+
+    fn begun(
+        &mut self,
+        kind: AlertKind,
+        numbers: &mut u64,
+        comms: &[&CommState],
+        now: Duration,
+    ) -> EventBody {
+        *numbers += 1;
+        if kind.is_alert() {
+            self.last_alert = Some(now);
+        }
+        let mut event = EventBody::new(EventType::Begin, String::new());
+        (event.kind, event.alert) = (Some(kind), Some(*numbers));
+        event.job = Some(self.described(comms.len()));
+        event
+    }
+
+    fn end_standing(
+        &mut self,
+        kind: AlertKind,
+        begun: Duration,
+        comms: &[&CommState],
+        now: Duration,
+        why: &str,
+        steps: &mut Steps,
+    ) {
+        let Some((alert, communicator)) = self.standing_alert.take() else { return };
+        let event = self.ended(kind, alert, begun, now, comms, why);
+        steps.events.push(EventBody { communicator: Some(communicator), ..event });
+    }
+
+    fn ended(
+        &self,
+        kind: AlertKind,
+        alert: u64,
+        begun: Duration,
+        now: Duration,
+        comms: &[&CommState],
+        why: &str,
+    ) -> EventBody {
+        let mut event = EventBody::new(EventType::End, format!("The alert {} is over: {why}.", kind.name()));
+        (event.kind, event.alert) = (Some(kind), Some(alert));
+        event.job = Some(self.described(comms.len()));
+        event.seconds = Some(now.saturating_sub(begun).as_secs_f64());
+        event
+    }
+}
+
+fn of_comm(key: &CommKey, name: Option<String>) -> CommOfEvent {
+    CommOfEvent { comm_hash: key.hash.clone(), name, n_ranks: key.n_ranks }
+}
+
+fn of_rank(rank: u32, pid: u32, gpu: Option<u32>) -> Culprit {
+    Culprit { rank, pid: Some(pid), gpu, ..Culprit::default() }
+}
+
+/// Tells an alert by counters alone, as no dump does.
+fn by_counters(event: &mut EventBody, state: Option<&CommState>) {
+    let behind = state.map(CommState::behind).unwrap_or_default();
+    let gone = state.map(CommState::gone).unwrap_or_default();
+    let culprits = if gone.is_empty() { &behind } else { &gone };
+    event.culprits =
+        culprits.iter().map(|rank| of_rank(rank.info.rank, rank.process.key.pid, rank.info.gpu)).collect();
+    let numbers = flow::text::joined(culprits.iter().map(|rank| rank.info.rank), ", ");
+    let seconds = event.seconds.unwrap_or_default();
+    event.sentence = match (gone.is_empty(), culprits.is_empty()) {
+        (false, _) => {
+            format!("The processes of ranks {numbers} have ended, and nothing has moved for {seconds:.0} s.")
+        }
+        (true, false) => format!(
+            "Nothing has moved for {seconds:.0} s, and ranks {numbers} have launched fewer collectives."
+        ),
+        (true, true) => format!("Operations are in flight, and nothing has moved for {seconds:.0} s."),
+    };
+    event.sentence.push_str(" (By NCCL's counters alone: no dump tells more.)");
+}

@@ -1,0 +1,178 @@
+//! Processes that are read again and again, and their readings in the form that [`crate::Book`] takes.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use dump::watched::{ProcessCounts, WatchedCommunicator, WatchedProcess};
+use inspect::gpu::GpuSamples;
+use recording::format::Facts as _;
+
+use crate::{
+    book::Book,
+    reading::{
+        CommKey, GpuState, ProcessInfo, ProcessKey, ProcessReading, RankCounts, RankInfo, RankReading, Steps,
+    },
+};
+
+/// Time for which a communicator stands before the steps of its proxy are looked at, which takes some copies
+/// for each op, and readings between two such looks.
+const STEPS_AFTER: Duration = Duration::from_secs(3);
+const STEPS_EVERY: u64 = 2;
+/// Most functions that are named.
+const MAX_FUNCTIONS: usize = 64;
+
+/// A process that is read.
+#[derive(Debug)]
+struct Live {
+    watched: WatchedProcess,
+    info: Arc<ProcessInfo>,
+    ranks: Vec<Arc<RankInfo>>,
+    /// Another look at its communicators was asked for.
+    is_asked: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Processes {
+    live: BTreeMap<ProcessKey, Live>,
+    readings: u64,
+    next_gpu_row: u64,
+    /// Processes that did not let themselves be read at the last reading.
+    pub(crate) unread: usize,
+    /// Processes with NCCL whose communicators cannot be read, with the reason of one.
+    pub(crate) unknown: Option<(usize, String)>,
+}
+
+impl Processes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    /// Returns the numbers of the processes that are read.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
+        self.live.keys().map(|key| key.pid)
+    }
+
+    /// Puts processes in the place of what was known of them.
+    pub(crate) fn put(&mut self, found: Vec<WatchedProcess>) {
+        for watched in found {
+            let key =
+                ProcessKey { pid: watched.process().pid(), started: watched.started().unwrap_or_default() };
+            let live = Live::new(key, watched);
+            self.live.insert(key, live);
+        }
+        let problems = self.live.values().filter_map(|live| live.watched.problem());
+        let (count, last) = problems.fold((0, None), |(count, _), why| (count + 1, Some(why)));
+        self.unknown = last.map(|why| (count, why.to_owned()));
+    }
+
+    /// Reads all processes. Those that have ended are read for the last time. `again` is told of processes
+    /// whose communicators have come or gone.
+    pub(crate) fn read(
+        &mut self,
+        book: &Book,
+        now: Duration,
+        mut again: impl FnMut(u32),
+    ) -> Vec<ProcessReading> {
+        self.readings += 1;
+        self.unread = 0;
+        let with_steps = self.readings.is_multiple_of(STEPS_EVERY);
+        let (mut readings, mut ended) = (Vec::with_capacity(self.live.len()), Vec::new());
+        for (key, live) in &mut self.live {
+            let read = live.watched.read();
+            let is_live = !live.watched.process().has_exited();
+            if !is_live {
+                ended.push(*key);
+            }
+            self.unread += usize::from(is_live && read.is_err());
+            if let Ok(counts) = &read
+                && is_live
+                && !std::mem::replace(&mut live.is_asked, counts.is_outdated)
+                && counts.is_outdated
+            {
+                again(key.pid);
+            }
+            let ranks = live.ranks(read.ok().as_ref(), |comm| {
+                (with_steps && book.stands(comm, STEPS_AFTER, now)).then_some(())
+            });
+            readings.push(ProcessReading { info: Arc::clone(&live.info), is_live, ranks });
+        }
+        for key in ended {
+            self.live.remove(&key);
+        }
+        // Whoever is read first seems to be behind: each is first at some readings.
+        let turn = usize::try_from(self.readings).unwrap_or_default() % readings.len().max(1);
+        readings.rotate_left(turn);
+        readings
+    }
+
+    /// Returns the state of the GPUs, and their errors since the call before.
+    pub(crate) fn gpus(&mut self, samples: &GpuSamples) -> Vec<GpuState> {
+        let (rows, next) = samples.since(self.next_gpu_row);
+        self.next_gpu_row = next;
+        let mut gpus: BTreeMap<String, GpuState> = BTreeMap::new();
+        for row in samples.latest().iter().chain(&rows) {
+            let Some(bus_id) = row.bus_id.clone() else { continue };
+            let gpu =
+                gpus.entry(bus_id.clone()).or_insert_with(|| GpuState { bus_id, ..GpuState::default() });
+            gpu.busy_percent = row.sm_percent;
+        }
+        for row in &rows {
+            if let Some(gpu) = row.bus_id.as_ref().and_then(|bus_id| gpus.get_mut(bus_id)) {
+                gpu.xids.extend(&row.xids);
+            }
+        }
+        gpus.into_values().collect()
+    }
+}
+
+impl Live {
+    fn new(key: ProcessKey, watched: WatchedProcess) -> Self {
+        let owner = watched.owner().cloned().unwrap_or_default();
+        let uid = owner.uid;
+        let info = ProcessInfo {
+            key,
+            name: watched.process().name().to_owned(),
+            user: owner.user,
+            job: owner.job,
+            container: owner.container,
+        };
+        let ranks = watched.communicators().iter().map(|known| Arc::new(rank_info(known, uid)));
+        Self { ranks: ranks.collect(), info: Arc::new(info), watched, is_asked: false }
+    }
+
+    fn ranks(
+        &self,
+        counts: Option<&ProcessCounts>,
+        wants_steps: impl Fn(&CommKey) -> Option<()>,
+    ) -> Vec<RankReading> {
+        let mut ranks = Vec::with_capacity(self.ranks.len());
+        for (at, (info, known)) in self.ranks.iter().zip(self.watched.communicators()).enumerate() {
+            let state = match counts.map(|counts| counts.communicators.get(at)) {
+                Some(Some(Some(counts))) => RankCounts::Read(counts.clone()),
+                Some(Some(None)) => RankCounts::Ended,
+                Some(None) | None => RankCounts::Unread,
+            };
+            let (mut steps, mut failure) = (None, None);
+            if let RankCounts::Read(counts) = &state {
+                failure = counts.failure.map(|failure| known.result(failure));
+                steps = wants_steps(&info.comm)
+                    .filter(|()| counts.has_ops_in_flight)
+                    .map(|()| self.watched.steps(known).map_or(Steps::Moving, Steps::At));
+            }
+            ranks.push(RankReading { info: Arc::clone(info), state, steps, failure });
+        }
+        ranks
+    }
+}
+
+fn rank_info(known: &WatchedCommunicator, uid: u32) -> RankInfo {
+    let rank = &known.rank;
+    RankInfo {
+        comm: Arc::new(CommKey { hash: rank.comm_hash.clone(), n_ranks: rank.n_ranks, uid }),
+        name: rank.comm_name.clone(),
+        rank: rank.rank,
+        gpu: rank.nvml_dev,
+        bus_id: rank.bus_id.clone(),
+        has_proxy: known.carries_rings,
+        functions: (0..MAX_FUNCTIONS).map_while(|number| known.function(number)).collect(),
+    }
+}

@@ -1,0 +1,385 @@
+//! The loop: reads counters once a second, has suspicions looked at, and tells what happens. It waits for
+//! nobody: searches, dumps, disks, the GPUs' driver and programs have threads or processes of their own.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use dump::{Choice, DumpReport};
+use inspect::{clock::now_ns, gpu::GpuSamples, host::host_name, privileges};
+use nccl_library::symbols::DebugFiles;
+use rustix::time::ClockId;
+
+use crate::{
+    book::{Book, News, WantedLook},
+    dumps::{Answer, Ask, Dumps},
+    event::{AlertKind, Event, EventBody, EventType, SCHEMA},
+    exec::Exec,
+    find::{Find, Found},
+    live::Processes,
+    look::Look,
+    settings::Settings,
+    store::{self, Budget, Store},
+};
+
+/// Longest time between two looks whether the end is asked for.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Time that an event waits for its dump to be written.
+const KEPT_WITHIN: Duration = Duration::from_secs(20);
+/// Time after which a thread that takes dumps is given up for a new one, and how many may be.
+const DUMPS_WITHIN: Duration = Duration::from_mins(3);
+const MAX_LOST_THREADS: u32 = 4;
+/// Time that the end waits for programs of `--exec`.
+const EXEC_AT_END: Duration = Duration::from_secs(2);
+
+/// What is watched, and how.
+#[derive(Debug)]
+pub struct WatchOptions {
+    pub choice: Choice,
+    pub interval: Duration,
+    pub settings: Settings,
+    pub debug_files: DebugFiles,
+    /// Samples of the GPUs; empty without.
+    pub gpus: GpuSamples,
+    /// Folder in which dumps are kept, with its bounds.
+    pub dump_to: Option<(PathBuf, Budget)>,
+    /// Program that is told of alerts, and its time limit.
+    pub exec: Option<(PathBuf, Duration)>,
+}
+
+/// What whoever started the loop is told, or asked.
+pub trait Observer {
+    /// An event.
+    fn event(&mut self, event: &Event);
+    /// A reading is done, and was taken at this moment. The first one comes when all processes are known.
+    fn reading(&mut self, book: &Book, own: &OwnState, now: Duration);
+    /// Waits so long, or less. `true`: the loop is to end.
+    fn wait(&mut self, longest: Duration) -> bool;
+}
+
+/// Numbers of the loop itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnState {
+    pub readings: u64,
+    pub processes: usize,
+    /// Processes that did not let themselves be read at the last reading.
+    pub unread: usize,
+    /// Processes with NCCL that are not watched, as there are too many.
+    pub left_out: usize,
+    pub dumps_lost: u64,
+    pub exec_failed: u64,
+    pub exec_left_out: u64,
+    /// The GPUs' driver does not answer.
+    pub gpus_hang: bool,
+}
+
+/// Watches until the end is asked for; processes that were named, until all have ended.
+///
+/// # Errors
+/// A named process is not there, the folder or the program cannot be used, or no thread can be started.
+pub fn watch(options: WatchOptions, observer: &mut dyn Observer) -> Result<()> {
+    if let Choice::Pids(_) = options.choice {
+        // Says what is wrong with those that are not there.
+        dump::chosen(&options.choice)?;
+    }
+    let store = options.dump_to.as_ref().map(|(path, budget)| Store::open(path, *budget)).transpose()?;
+    let keeps = store.is_some();
+    let exec = options.exec.as_ref().map(|(path, limit)| Exec::new(path, *limit)).transpose()?;
+    privileges::keep_only(privileges::DUMPS.union(privileges::WRITES_ELSEWHERE));
+    let find =
+        Find::start(options.choice.clone(), options.debug_files.clone()).context("starting a thread")?;
+    let dumps = Dumps::start(options.debug_files.clone(), store).context("starting a thread")?;
+    let running = Running {
+        begun: Instant::now(),
+        book: Book::new(options.settings),
+        processes: Processes::default(),
+        find,
+        dumps,
+        exec,
+        keeps,
+        looking: BTreeMap::new(),
+        held: BTreeMap::new(),
+        outstanding: None,
+        events: 0,
+        lost_threads: 0,
+        said_of_gpus: false,
+        said: BTreeMap::new(),
+        own: OwnState::default(),
+        options,
+        observer,
+    };
+    running.run()
+}
+
+/// An event whose dump is being written.
+#[derive(Debug)]
+struct Held {
+    body: EventBody,
+    unix_time_ns: u64,
+    since: Duration,
+}
+
+struct Running<'o> {
+    options: WatchOptions,
+    observer: &'o mut dyn Observer,
+    begun: Instant,
+    book: Book,
+    processes: Processes,
+    find: Find,
+    dumps: Dumps,
+    exec: Option<Exec>,
+    /// Dumps are kept.
+    keeps: bool,
+    /// Jobs of which a dump was asked for, with their processes.
+    looking: BTreeMap<u64, Vec<u32>>,
+    /// Events that wait for their dump.
+    held: BTreeMap<u64, Held>,
+    /// Since when the thread that takes dumps owes an answer.
+    outstanding: Option<Duration>,
+    events: u64,
+    lost_threads: u32,
+    said_of_gpus: bool,
+    /// Notices, by subject, and when each was said.
+    said: BTreeMap<&'static str, (Duration, String)>,
+    own: OwnState,
+}
+
+impl Running<'_> {
+    fn run(mut self) -> Result<()> {
+        // The first reading is of all processes that are there now.
+        loop {
+            match self.find.found.recv_timeout(PATIENCE) {
+                Ok(Found::Round { left_out }) => {
+                    self.own.left_out = left_out;
+                    break;
+                }
+                Ok(found) => self.take_found(found),
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
+                    bail!("the thread `ncclflow-find` has ended")
+                }
+            }
+            if self.observer.wait(Duration::ZERO) {
+                return Ok(());
+            }
+        }
+        let mut next = Instant::now();
+        loop {
+            self.tick()?;
+            if self.is_over() {
+                break;
+            }
+            // A reading that was late is not made up for.
+            next = (next + self.options.interval).max(Instant::now());
+            let mut ends = false;
+            while !ends && Instant::now() < next {
+                let left = next.saturating_duration_since(Instant::now());
+                ends = self.observer.wait(left.min(PATIENCE));
+                self.between();
+            }
+            if ends {
+                break;
+            }
+        }
+        for number in self.held.keys().copied().collect::<Vec<_>>() {
+            self.release(number, None);
+        }
+        if let Some(exec) = &mut self.exec {
+            exec.end(EXEC_AT_END);
+        }
+        Ok(())
+    }
+
+    /// Tells whether all processes that were named have ended.
+    fn is_over(&self) -> bool {
+        let Choice::Pids(pids) = &self.options.choice else { return false };
+        self.processes.is_empty() && pids.iter().all(|pid| inspect::process::Process::open(*pid).is_err())
+    }
+
+    fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    fn tick(&mut self) -> Result<()> {
+        while let Ok(found) = self.find.found.try_recv() {
+            self.take_found(found);
+        }
+        let now = self.now();
+        let find = &self.find;
+        let readings = self.processes.read(&self.book, now, |pid| find.again(pid));
+        let gpus = self.processes.gpus(&self.options.gpus);
+        let News { events, looks } = self.book.take(&readings, &gpus, now);
+        self.tell_all(events, None);
+        for WantedLook { job, pids } in looks {
+            self.looking.insert(job, pids.clone());
+            self.ask(Ask::Look { job, pids });
+        }
+        let statuses = self.book.statuses(now);
+        self.tell_all(statuses, None);
+        self.check_own(now)?;
+        self.between();
+        self.own.readings += 1;
+        self.own.processes = self.processes.pids().count();
+        self.own.unread = self.processes.unread;
+        self.observer.reading(&self.book, &self.own, now);
+        Ok(())
+    }
+
+    /// Does what cannot wait for the next reading.
+    fn between(&mut self) {
+        while let Ok(answer) = self.dumps.answers.try_recv() {
+            self.outstanding = None;
+            self.take_answer(answer);
+        }
+        if let Some(exec) = &mut self.exec {
+            let said = exec.tick();
+            (self.own.exec_failed, self.own.exec_left_out) = (exec.failed, exec.left_out);
+            for why in said {
+                self.notice("exec", why);
+            }
+        }
+    }
+
+    fn take_found(&mut self, found: Found) {
+        match found {
+            Found::Processes(found) => self.processes.put(found),
+            Found::Round { left_out } => self.own.left_out = left_out,
+            Found::Blind(why) => self.notice("processes", format!("new processes cannot be found: {why}")),
+        }
+    }
+
+    fn ask(&mut self, ask: Ask) {
+        let now = self.now();
+        if self.dumps.ask(ask) {
+            self.outstanding.get_or_insert(now);
+        }
+    }
+
+    fn take_answer(&mut self, answer: Answer) {
+        match answer {
+            Answer::Looked { job, report } => {
+                self.looking.remove(&job);
+                let look = report.as_ref().map(|report| Look::of(report)).map_err(Clone::clone);
+                if let Err(why) = &report {
+                    self.own.dumps_lost += 1;
+                    self.notice("dump", format!("a dump of job {job} failed: {why}"));
+                }
+                let now = self.now();
+                let events = self.book.looked(job, look, now);
+                self.tell_all(events, report.ok());
+            }
+            Answer::Kept { event, kept } => {
+                if let Err(why) = &kept {
+                    self.own.dumps_lost += 1;
+                    self.notice("store", why.clone());
+                }
+                self.release(event, kept.ok());
+            }
+        }
+    }
+
+    /// Looks whether the loop itself is blind.
+    fn check_own(&mut self, now: Duration) -> Result<()> {
+        let late: Vec<u64> = self
+            .held
+            .iter()
+            .filter(|(_, held)| now.saturating_sub(held.since) > KEPT_WITHIN)
+            .map(|(at, _)| *at)
+            .collect();
+        for number in late {
+            self.notice("store", "a dump is not written in time: the disk may not answer".to_owned());
+            self.release(number, None);
+        }
+        if self.outstanding.is_some_and(|since| now.saturating_sub(since) > DUMPS_WITHIN) {
+            self.own.dumps_lost += 1;
+            self.outstanding = None;
+            self.notice("dump", "a dump does not come back".to_owned());
+            if self.lost_threads < MAX_LOST_THREADS {
+                self.lost_threads += 1;
+                let store = self.options.dump_to.as_ref();
+                let store = store.map(|(path, budget)| Store::open(path, *budget)).transpose().ok().flatten();
+                self.dumps =
+                    Dumps::start(self.options.debug_files.clone(), store).context("starting a thread")?;
+            }
+            for job in std::mem::take(&mut self.looking).into_keys() {
+                let events = self.book.looked(job, Err("it does not come back".to_owned()), now);
+                self.tell_all(events, None);
+            }
+        }
+        self.own.gpus_hang = self.options.gpus.missing().is_some_and(|why| why.contains("does not answer"));
+        if self.own.gpus_hang && !self.said_of_gpus {
+            self.notice("gpus", "the GPUs' driver does not answer: GPUs are not seen".to_owned());
+        }
+        self.said_of_gpus = self.own.gpus_hang;
+        if let Some((count, why)) = self.processes.unknown.clone() {
+            self.notice(
+                "unknown",
+                format!("{count} processes with NCCL cannot be watched, one of them because {why}"),
+            );
+        }
+        if self.own.left_out > 0 {
+            self.notice(
+                "left out",
+                format!("{} processes with NCCL are not watched: there are too many", self.own.left_out),
+            );
+        }
+        Ok(())
+    }
+
+    fn tell_all(&mut self, events: Vec<EventBody>, report: Option<Box<DumpReport>>) {
+        let mut report = report;
+        for body in events {
+            let begins = body.event == EventType::Begin && body.kind.is_some_and(AlertKind::is_alert);
+            let unix_time_ns = now_ns(ClockId::Realtime);
+            if !begins || !self.keeps {
+                self.tell(body, unix_time_ns, None);
+                continue;
+            }
+            self.events += 1;
+            let (number, since) = (self.events, self.now());
+            let kind = body.kind.map_or("alert", AlertKind::name);
+            let name = store::name(unix_time_ns / 1_000_000, kind);
+            let pids = body.job.as_ref().map(|job| job.pids.clone()).unwrap_or_default();
+            self.held.insert(number, Held { body, unix_time_ns, since });
+            self.ask(Ask::Keep { event: number, name, pids, report: report.take() });
+        }
+    }
+
+    /// Tells an event whose dump has been written, or will not be.
+    fn release(&mut self, number: u64, dump: Option<String>) {
+        if let Some(held) = self.held.remove(&number) {
+            self.tell(held.body, held.unix_time_ns, dump);
+        }
+    }
+
+    fn tell(&mut self, body: EventBody, unix_time_ns: u64, dump: Option<String>) {
+        let wakes = body.kind.is_some_and(AlertKind::is_alert);
+        let ncclflow = env!("CARGO_PKG_VERSION");
+        let event = Event { ncclflow, schema: SCHEMA, unix_time_ns, host: host_name(), body, dump };
+        self.observer.event(&event);
+        if let Some(exec) = self.exec.as_mut().filter(|_| wakes)
+            && let Ok(mut line) = serde_json::to_vec(&event)
+        {
+            line.push(b'\n');
+            exec.tell(line);
+        }
+    }
+
+    /// Says what is lost: of each subject once a minute, and once while it is the same.
+    fn notice(&mut self, subject: &'static str, what: String) {
+        const EVERY: Duration = Duration::from_mins(1);
+        const SAME: Duration = Duration::from_hours(1);
+        let now = self.now();
+        let is_due = self.said.get(subject).is_none_or(|(when, said)| {
+            let every = if *said == what { SAME } else { EVERY };
+            now.saturating_sub(*when) >= every
+        });
+        if is_due {
+            self.said.insert(subject, (now, what.clone()));
+            self.tell(EventBody::new(EventType::Notice, what), now_ns(ClockId::Realtime), None);
+        }
+    }
+}

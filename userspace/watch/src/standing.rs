@@ -1,0 +1,254 @@
+//! Whether a job stands, and for whom it waits: a state machine fed with counters, verdicts of dumps and the
+//! time as a value. Pure.
+//!
+//! Counters are cheap and say little: that a communicator stands and that a rank waits in it. So they only
+//! raise a suspicion; a dump of the job, which looks at threads, GPUs and Python stacks, then says whether it
+//! is a hang. A suspicion that a dump does not confirm is looked at again after a pause that doubles.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use dump::{Kind, State};
+
+use crate::{
+    communicator::{CommState, Waits},
+    event::AlertKind,
+    look::Look,
+    reading::{CommKey, GpuState},
+    settings::Settings,
+};
+
+/// Time for which a communicator stands before it is looked at where a rank's process has ended.
+const GONE_AFTER: Duration = Duration::from_secs(3);
+/// The same where nothing tells whether a rank waits.
+const UNKNOWN_AFTER: Duration = Duration::from_mins(1);
+/// First and longest pause after a dump that says that all is well.
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_mins(15);
+/// Pause between two dumps of a job that waits.
+const WAITING_PAUSE: Duration = Duration::from_secs(30);
+/// Time for which a job moves again before an alert ends.
+const MENDED_AFTER: Duration = Duration::from_secs(3);
+/// Time within which a dump comes back.
+const LOOK_TAKES: Duration = Duration::from_secs(90);
+
+/// A communicator that stands too long.
+#[derive(Clone, Debug)]
+pub(crate) struct Suspect {
+    key: Arc<CommKey>,
+    waits: Waits,
+    stands: Duration,
+    is_gone: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    kind: AlertKind,
+    begun: Duration,
+    comms: BTreeSet<Arc<CommKey>>,
+    /// Since when all communicators have moved again.
+    mended: Option<Duration>,
+}
+
+/// What a step, or a dump, has led to.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Outcome {
+    Nothing,
+    /// A dump of the job is wanted.
+    Look,
+    /// Something begins: its kind, the communicator, and the dump that tells, or `None` where only counters
+    /// do.
+    Begins(AlertKind, Arc<CommKey>, Option<Box<Look>>),
+    Ends(AlertKind),
+}
+
+/// The state machine of one job.
+#[derive(Debug, Default)]
+pub(crate) struct Standing {
+    open: Option<Open>,
+    /// When a dump was asked for, and the communicators that it is about.
+    looking: Option<(Duration, Vec<Suspect>)>,
+    next_look: Duration,
+    pause: Duration,
+    /// Dumps in a row that could not tell, or did not come back.
+    blind: u32,
+}
+
+impl Standing {
+    /// Returns the kind that is open, and when it began.
+    pub(crate) fn open(&self) -> Option<(AlertKind, Duration)> {
+        self.open.as_ref().map(|open| (open.kind, open.begun))
+    }
+
+    /// Takes a reading of the job's communicators. `may_begin`: the last alert of the job is long enough ago.
+    pub(crate) fn step(
+        &mut self,
+        comms: &[&CommState],
+        gpus: &[GpuState],
+        settings: &Settings,
+        may_begin: bool,
+        now: Duration,
+    ) -> Outcome {
+        if let Some(open) = &mut self.open
+            && open.is_over(comms, gpus, now)
+        {
+            let kind = open.kind;
+            *self = Self::default();
+            return Outcome::Ends(kind);
+        }
+        let suspects = suspects(comms, gpus, settings, now);
+        if let Some((asked, _)) = self.looking {
+            if now.saturating_sub(asked) > LOOK_TAKES {
+                return self.without_a_look(may_begin, now);
+            }
+            return Outcome::Nothing;
+        }
+        if suspects.is_empty() {
+            if self.open.is_none() {
+                (self.pause, self.blind, self.next_look) = (Duration::ZERO, 0, Duration::ZERO);
+            }
+            return Outcome::Nothing;
+        }
+        // A hang stays one until it ends.
+        let is_settled = self.open.as_ref().is_some_and(|open| open.kind.is_alert());
+        if is_settled || !may_begin || now < self.next_look {
+            return Outcome::Nothing;
+        }
+        self.looking = Some((now, suspects));
+        Outcome::Look
+    }
+
+    /// Takes the verdict of the dump that was asked for; an error says why there is none.
+    pub(crate) fn looked(
+        &mut self,
+        look: Result<Look, String>,
+        comms: &[&CommState],
+        settings: &Settings,
+        may_begin: bool,
+        now: Duration,
+    ) -> Outcome {
+        let Some((asked, suspects)) = self.looking.take() else { return Outcome::Nothing };
+        let still: Vec<Suspect> = suspects
+            .into_iter()
+            .filter(|suspect| {
+                let state = comms.iter().find(|state| state.key == suspect.key);
+                state.is_some_and(|state| state.moved_at <= asked)
+            })
+            .collect();
+        let Some(first) = worst(&still).cloned() else { return Outcome::Nothing };
+        let Ok(look) = look else {
+            self.looking = Some((asked, still));
+            return self.without_a_look(may_begin, now);
+        };
+        let key = still.iter().find(|suspect| look.root.as_ref().is_some_and(|root| is_of(suspect, root)));
+        let key = key.or_else(|| still.iter().find(|suspect| look.has(&suspect.key)));
+        let phase = look.phase();
+        let too_long =
+            still.iter().any(|suspect| suspect.stands + now.saturating_sub(asked) >= settings.waiting_limit);
+        match (look.state, key) {
+            (State::Stuck | State::Waiting, Some(suspect)) => {
+                self.blind = 0;
+                let is_gone = matches!(look.kind, Some(Kind::Gone | Kind::Dying)) || suspect.is_gone;
+                let kind = match look.state {
+                    State::Stuck if is_gone => AlertKind::Gone,
+                    State::Stuck if phase.is_none() => AlertKind::Hang,
+                    _ if too_long => AlertKind::Hang,
+                    _ => AlertKind::Waiting,
+                };
+                self.next_look = now + WAITING_PAUSE;
+                let key = Arc::clone(&suspect.key);
+                let comms = still.iter().filter(|suspect| look.has(&suspect.key) || suspect.key == key);
+                let comms = comms.map(|suspect| Arc::clone(&suspect.key)).collect();
+                self.begin(kind, key, comms, Some(Box::new(look)), may_begin, now)
+            }
+            (State::Unknown, _) | (State::Stuck | State::Waiting, None) => {
+                self.looking = Some((asked, still));
+                self.without_a_look(may_begin, now)
+            }
+            (State::Healthy, _) => {
+                self.blind = 0;
+                self.put_off(now);
+                let _ = first;
+                Outcome::Nothing
+            }
+        }
+    }
+
+    /// Goes on without a verdict. Where counters alone are enough, the second time in a row is an alert.
+    fn without_a_look(&mut self, may_begin: bool, now: Duration) -> Outcome {
+        let Some((_, suspects)) = self.looking.take() else { return Outcome::Nothing };
+        self.blind += 1;
+        self.put_off(now);
+        let Some(suspect) = worst(&suspects).filter(|suspect| suspect.waits == Waits::Yes && self.blind > 1)
+        else {
+            return Outcome::Nothing;
+        };
+        let kind = if suspect.is_gone { AlertKind::Gone } else { AlertKind::Hang };
+        let key = Arc::clone(&suspect.key);
+        let comms = [Arc::clone(&key)].into();
+        self.begin(kind, key, comms, None, may_begin, now)
+    }
+
+    fn begin(
+        &mut self,
+        kind: AlertKind,
+        key: Arc<CommKey>,
+        comms: BTreeSet<Arc<CommKey>>,
+        look: Option<Box<Look>>,
+        may_begin: bool,
+        now: Duration,
+    ) -> Outcome {
+        if self.open.as_ref().is_some_and(|open| open.kind == kind) || (kind.is_alert() && !may_begin) {
+            return Outcome::Nothing;
+        }
+        self.open = Some(Open { kind, begun: now, comms, mended: None });
+        Outcome::Begins(kind, key, look)
+    }
+
+    fn put_off(&mut self, now: Duration) {
+        self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.next_look = now + self.pause;
+    }
+}
+
+impl Open {
+    /// Tells whether all communicators move again, or are gone.
+    fn is_over(&mut self, comms: &[&CommState], gpus: &[GpuState], now: Duration) -> bool {
+        let state = |key: &Arc<CommKey>| comms.iter().find(|state| state.key == *key && !state.is_over());
+        if !self.comms.iter().all(|key| state(key).is_none_or(|state| state.moved_at > self.begun)) {
+            self.mended = None;
+            return false;
+        }
+        let mended = *self.mended.get_or_insert(now);
+        // One step is not enough: it moves on, or nobody waits in it any more.
+        let goes_on = |state: &&CommState| state.moved_at > mended || state.waits(gpus) == Waits::No;
+        now.saturating_sub(mended) >= MENDED_AFTER
+            && self.comms.iter().all(|key| state(key).is_none_or(goes_on))
+    }
+}
+
+fn is_of(suspect: &Suspect, (hash, n_ranks): &(String, u32)) -> bool {
+    suspect.key.hash == *hash && suspect.key.n_ranks == *n_ranks
+}
+
+/// Returns the suspect of which counters tell most: that somebody waits, and for longest.
+fn worst(suspects: &[Suspect]) -> Option<&Suspect> {
+    suspects.iter().max_by_key(|suspect| (suspect.waits, suspect.stands))
+}
+
+/// Returns the communicators that stand longer than is usual for them, while a rank may wait in them.
+fn suspects(comms: &[&CommState], gpus: &[GpuState], settings: &Settings, now: Duration) -> Vec<Suspect> {
+    let of_job = comms.iter().filter_map(|state| state.rhythm.usual()).max();
+    let suspect = |state: &&CommState| {
+        let (stands, waits) = (state.stands_for(now), state.waits(gpus));
+        let is_gone = !state.gone().is_empty();
+        let limit = match waits {
+            Waits::No => return None,
+            Waits::Yes if is_gone => GONE_AFTER,
+            Waits::Yes => settings.limit(state.rhythm.usual().or(of_job)),
+            Waits::Unknown => settings.limit(state.rhythm.usual().or(of_job)).max(UNKNOWN_AFTER),
+        };
+        let is_suspect = state.has_moved && stands >= limit;
+        is_suspect.then(|| Suspect { key: Arc::clone(&state.key), waits, stands, is_gone })
+    };
+    comms.iter().filter_map(suspect).collect()
+}
