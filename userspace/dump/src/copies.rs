@@ -15,10 +15,7 @@ use super::{
     absent::{LiveProcesses, hashes_of},
     process::Target,
 };
-use inspect::{
-    memory::Memory,
-    process::{Process, read_text},
-};
+use inspect::{memory::Memory, process::read_text};
 
 /// Maximum number of threads whose names are looked at.
 const MAX_THREADS: usize = 4096;
@@ -55,7 +52,7 @@ pub(super) fn leave_out(targets: &mut [Target], ranks: &mut Vec<RankReport>) {
     let mut claim = |rank: &RankReport| -> (Copied, Claim) {
         let target = targets.iter().find(|target| target.report.pid == rank.pid);
         let owned = target.map_or(Ownership::Unknown, |target| {
-            let has_threads = of_threads.entry(rank.pid).or_insert_with(|| has_nccl_threads(&target.process));
+            let has_threads = of_threads.entry(rank.pid).or_insert_with(|| has_nccl_threads(target));
             ownership(target, rank, *has_threads)
         });
         let owner = target.and_then(|target| target.report.owner.as_ref());
@@ -111,7 +108,7 @@ fn ownership(target: &Target, rank: &RankReport, has_nccl_threads: bool) -> Owne
 }
 
 /// Tells whether a thread that NCCL started runs in the process: a fork does not copy those.
-pub(super) fn has_nccl_threads(process: &Process) -> bool {
-    let name = |tid: u32| read_text(process.task_path(tid).join("comm")).ok();
-    process.thread_ids().take(MAX_THREADS).filter_map(name).any(|name| name.starts_with("NCCL"))
+fn has_nccl_threads(target: &Target) -> bool {
+    let name = |tid: u32| read_text(target.process.task_path(tid).join("comm")).ok();
+    target.process.thread_ids().take(MAX_THREADS).filter_map(name).any(|name| name.starts_with("NCCL"))
 }

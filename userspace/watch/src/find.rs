@@ -1,7 +1,8 @@
 //! Finds processes and their communicators, in a thread of its own: a search of a large process takes seconds.
 //!
 //! What is known is looked at again only where something has changed: a library's own list says so itself, and
-//! elsewhere the number of a process's threads does, as NCCL starts threads for each communicator.
+//! elsewhere the number of a process's threads does, as NCCL starts threads for each communicator. A process
+//! that has the library mapped, as every one that imports torch has, and uses no GPU, is not searched.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,9 +14,10 @@ use std::{
 
 use dump::{
     Choice,
-    watched::{Finder, WatchedProcess, has_nccl_threads},
+    watched::{Finder, WatchedProcess},
 };
 use inspect::{
+    gpu,
     memory::ScanLimits,
     privileges,
     process::{Census, MappedLibrary, Process, read_text, stat_field, try_started},
@@ -25,12 +27,10 @@ use nccl_library::symbols::DebugFiles;
 
 /// Time between two rounds.
 const ROUND: Duration = Duration::from_secs(5);
-/// First and longest pause before a process is looked at again that has threads of NCCL's and no communicator
-/// that was found.
+/// First and longest pause before a process is looked at again that no list tells of.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(10);
-/// Looks after which memory is searched although the library has a list: the list can be switched off
-/// (`NCCL_RAS_ENABLE=0`), or a communicator is being made.
+/// Looks at a list that is being changed after which memory is searched.
 const LISTED_LOOKS: u32 = 3;
 /// Most processes that are watched.
 const MAX_PROCESSES: usize = 4096;
@@ -88,10 +88,10 @@ impl Find {
 #[derive(Debug)]
 struct Known {
     started: Option<u64>,
-    /// Number of threads at the last look.
+    /// Fewest threads since the last look.
     threads: u64,
     list: List,
-    has_nccl_threads: bool,
+    uses_gpu: bool,
     has_communicators: bool,
     looks: u32,
     next: Instant,
@@ -100,10 +100,10 @@ struct Known {
 /// Whether the library lists its communicators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum List {
-    /// It has no list.
+    /// It has no list, or the list is switched off (`NCCL_RAS_ENABLE=0`).
     None,
-    /// The list is empty, is being changed, or is switched off.
-    Unread,
+    /// The list was read before, and is being changed.
+    Changing,
     /// All communicators are those of the list, which tells when one comes.
     Read,
 }
@@ -158,7 +158,7 @@ impl Rounds {
         self.find(new, news)?;
         let now = Instant::now();
         let due: Vec<u32> =
-            self.known.iter().filter(|(pid, known)| known.is_due(**pid, now)).map(|(pid, _)| *pid).collect();
+            self.known.iter_mut().filter_map(|(pid, known)| known.is_due(*pid, now).then_some(*pid)).collect();
         self.look_again(due, news)?;
         send(news, Found::Round { left_out: self.left_out.len() })
     }
@@ -190,69 +190,63 @@ impl Rounds {
         processes: Vec<(Process, Option<Vec<MappedLibrary>>)>,
         news: &Sender<Found>,
     ) -> Result<(), IsOver> {
-        let (now, mut searched, mut listed) = (Instant::now(), Vec::new(), Vec::new());
-        for (process, libraries) in processes {
-            let known = self.known.get(&process.pid());
-            let is_searched = has_nccl_threads(&process)
-                && known.is_some_and(|known| known.list == List::None || known.looks >= LISTED_LOOKS);
-            let to = if is_searched { &mut searched } else { &mut listed };
-            to.push((process, libraries));
-        }
-        let mut found = self.finder.find(listed, false);
-        // A library without a list says nothing: memory does.
-        let (silent, told): (Vec<_>, Vec<_>) = found
-            .drain(..)
-            .partition(|one| !one.has_list() && one.problem().is_none() && has_nccl_threads(one.process()));
-        searched
-            .extend(silent.iter().filter_map(|one| Some((Process::open(one.process().pid()).ok()?, None))));
-        let mut all = told;
-        all.extend(self.finder.find(searched, true));
+        let found = self.finder.find(processes, false);
+        // Where no list tells, memory does, unless the list is only being changed.
+        let is_silent = |one: &WatchedProcess| {
+            let known = self.known.get(&one.process().pid());
+            let is_changing =
+                known.is_some_and(|known| known.list != List::None && known.looks < LISTED_LOOKS);
+            !one.is_listed() && !is_changing && one.problem().is_none() && gpu::can_be_used_by(one.process())
+        };
+        let (silent, mut all): (Vec<_>, Vec<_>) = found.into_iter().partition(is_silent);
+        let silent = silent.iter().filter_map(|one| Some((Process::open(one.process().pid()).ok()?, None)));
+        all.extend(self.finder.find(silent.collect::<Vec<_>>(), true));
+        let now = Instant::now();
         for one in &all {
-            let looks = self.known.get(&one.process().pid()).map_or(0, |known| known.looks);
-            let known = Known::of(one, looks, now);
-            self.known.insert(one.process().pid(), known);
+            let pid = one.process().pid();
+            let known = Known::of(one, self.known.get(&pid), now);
+            self.known.insert(pid, known);
         }
         // One whose list is being changed is as it was before.
-        all.retain(|one| self.known.get(&one.process().pid()).is_none_or(Known::is_whole));
+        all.retain(|one| self.known.get(&one.process().pid()).is_some_and(Known::is_read));
         if all.is_empty() { Ok(()) } else { send(news, Found::Processes(all)) }
     }
 }
 
 impl Known {
-    fn of(one: &WatchedProcess, looks: u32, now: Instant) -> Self {
+    fn of(one: &WatchedProcess, before: Option<&Self>, now: Instant) -> Self {
         let has_communicators = !one.communicators().is_empty();
-        let list = match (one.is_listed(), one.has_list()) {
-            (true, _) => List::Read,
-            (false, true) => List::Unread,
-            (false, false) => List::None,
+        let list = match before {
+            _ if one.is_listed() => List::Read,
+            Some(before) if before.list != List::None => List::Changing,
+            _ => List::None,
         };
-        let looks = if list == List::Read { 0 } else { looks + 1 };
+        let looks = if list == List::Read { 0 } else { before.map_or(0, |before| before.looks) + 1 };
         let pause = FIRST_PAUSE.saturating_mul(1 << looks.min(16)).min(LONGEST_PAUSE);
         Self {
             started: one.started(),
             threads: threads(one.process().pid()),
             list,
-            has_nccl_threads: has_nccl_threads(one.process()),
+            uses_gpu: has_communicators || gpu::can_be_used_by(one.process()),
             has_communicators,
             looks,
             next: now + pause,
         }
     }
 
-    /// Tells whether what was found is all that there is.
-    fn is_whole(&self) -> bool {
-        self.list == List::Read
-            || self.has_communicators
-            || !self.has_nccl_threads
-            || self.looks > LISTED_LOOKS
+    /// Tells whether the process is worth reading, and what was found is not less than there is.
+    fn is_read(&self) -> bool {
+        let is_whole = self.list != List::Changing || self.has_communicators || self.looks > LISTED_LOOKS;
+        self.uses_gpu && is_whole
     }
 
-    fn is_due(&self, pid: u32, now: Instant) -> bool {
+    fn is_due(&mut self, pid: u32, now: Instant) -> bool {
         if self.list == List::Read || now < self.next {
             return false;
         }
-        let lacks_some = self.has_nccl_threads && !self.has_communicators;
-        lacks_some || threads(pid) != self.threads
+        let (before, threads) = (self.threads, threads(pid));
+        self.threads = before.min(threads);
+        self.list == List::Changing || threads > before
     }
 }
 

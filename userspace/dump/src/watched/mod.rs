@@ -83,12 +83,6 @@ impl Finder {
     }
 }
 
-/// Tells whether a thread of NCCL's runs in the process. Without one it has no communicator of several ranks,
-/// though it has the library mapped, as every process that imports torch has.
-pub fn has_nccl_threads(process: &Process) -> bool {
-    copies::has_nccl_threads(process)
-}
-
 /// A process with the places of its communicators' counters.
 #[derive(Debug)]
 pub struct WatchedProcess {
@@ -100,7 +94,6 @@ pub struct WatchedProcess {
     /// Lists of communicators that libraries keep: the pieces that have their heads, and the heads as they
     /// were.
     lists: Vec<([usize; 2], [u64; 2])>,
-    has_list: bool,
 }
 
 /// A communicator of a process.
@@ -147,7 +140,6 @@ impl WatchedProcess {
                 |at: u64, bytes| memory.bytes(RuntimeAddr(at), bytes).ok().and_then(|all| unsigned(&all));
             lists.push((places, [word(at, 8).unwrap_or(0), word(count, 4).unwrap_or(0)]));
         }
-        let has_list = !lists.is_empty();
         for rank in ranks.into_iter().take(MAX_COMMUNICATORS) {
             let Some(found) = found.iter().find(|found| found.address == rank.address) else { continue };
             let shares = rank.shares_resources;
@@ -160,7 +152,7 @@ impl WatchedProcess {
             communicators.push(WatchedCommunicator { rank, carries_rings, layout, places, proxy_state });
         }
         report.threads = Vec::new();
-        Self { process, started, report, communicators, pieces, lists, has_list }
+        Self { process, started, report, communicators, pieces, lists }
     }
 
     pub fn process(&self) -> &Process {
@@ -186,12 +178,7 @@ impl WatchedProcess {
         &self.communicators
     }
 
-    /// Tells whether a library says itself when a communicator comes.
-    pub fn has_list(&self) -> bool {
-        self.has_list
-    }
-
-    /// Tells whether the communicators are all those of such a list.
+    /// Tells whether the communicators are all those of a list that the library keeps.
     pub fn is_listed(&self) -> bool {
         self.report.scan.as_ref().is_some_and(|scan| scan.ended_by == Some(ScanEnd::Listed))
     }

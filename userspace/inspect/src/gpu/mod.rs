@@ -15,6 +15,7 @@ mod report;
 mod row;
 mod samples;
 mod source;
+mod users;
 mod watch;
 mod without_nvml;
 mod xid_events;
@@ -27,6 +28,7 @@ pub use report::over;
 pub use report::{GpuReport, Traffic, XidReport};
 pub use samples::{GpuSamples, GpuTotals};
 pub use source::not_known;
+pub use users::can_be_used_by;
 pub use watch::{GpuSurvey, GpuWatch};
 
 /// Environment variable that names another library than `libnvidia-ml.so.1`.

@@ -41,7 +41,6 @@ Examples:
 It places no probe and writes nothing into a process: NCCL's counters are read from memory. Alerts: hang, gone, slower,
 error; docs/WATCH.md says when each begins and ends. Needs root, or CAP_SYS_PTRACE.
 Ends with Ctrl-C, or when all processes of -p have ended.")]
-#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct WatchArgs {
     #[command(flatten)]
     pub whom: LookedAtArgs,
