@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     communicator::CommState,
-    event::{AlertKind, EventBody, JobOfEvent},
+    event::{AlertKind, CommOfEvent, EventBody, EventType, JobOfEvent},
     job::{Job, Steps},
     look::Look,
     reading::{CommKey, GpuState, ProcessInfo, ProcessKey, ProcessReading},
@@ -38,6 +38,10 @@ pub struct News {
 pub struct JobView<'b> {
     pub job: JobOfEvent,
     pub open: BTreeSet<AlertKind>,
+    /// Communicator in which ranks wait, and the ranks that they wait for.
+    pub waited_for: Option<(&'b CommOfEvent, &'b [u32])>,
+    /// Usual time of an iteration; `None` where it is shorter than about two readings.
+    pub iteration: Option<Duration>,
     pub comms: Vec<&'b CommState>,
 }
 
@@ -110,7 +114,13 @@ impl Book {
     pub fn view(&self) -> impl Iterator<Item = JobView<'_>> {
         self.jobs.values().map(|job| {
             let comms = comms_of(&self.comms, &self.jobs_of, job.number);
-            JobView { job: job.described(comms.len()), open: job.open(), comms }
+            JobView {
+                job: job.described(comms.len()),
+                open: job.open(),
+                waited_for: job.waited_for(),
+                iteration: comms.iter().filter_map(|comm| comm.rhythm.usual()).max(),
+                comms,
+            }
         })
     }
 
@@ -198,7 +208,7 @@ impl Book {
     }
 
     fn count(&mut self, events: &[EventBody]) {
-        let begins = events.iter().filter(|event| event.event == crate::event::EventType::Begin);
+        let begins = events.iter().filter(|event| event.event == EventType::Begin);
         for kind in begins.filter_map(|event| event.kind) {
             *self.begun.entry(kind).or_default() += 1;
         }

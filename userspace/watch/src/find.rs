@@ -157,8 +157,11 @@ impl Rounds {
         new.truncate(room);
         self.find(new, news)?;
         let now = Instant::now();
-        let due: Vec<u32> =
-            self.known.iter_mut().filter_map(|(pid, known)| known.is_due(*pid, now).then_some(*pid)).collect();
+        let due: Vec<u32> = self
+            .known
+            .iter_mut()
+            .filter_map(|(pid, known)| known.is_due(*pid, now).then_some(*pid))
+            .collect();
         self.look_again(due, news)?;
         send(news, Found::Round { left_out: self.left_out.len() })
     }

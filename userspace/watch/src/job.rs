@@ -50,8 +50,8 @@ pub(crate) struct Job {
     pub(crate) number: u64,
     pub(crate) processes: Vec<Arc<ProcessInfo>>,
     standing: Standing,
-    /// Number of the alert that is open there.
-    standing_alert: Option<(u64, CommOfEvent)>,
+    /// Number of the alert that is open there, its communicator, and the ranks that are waited for.
+    standing_alert: Option<(u64, CommOfEvent, Vec<u32>)>,
     errors: BTreeMap<ErrorOf, OpenError>,
     pace: Pace,
     slower: Option<(u64, Duration)>,
@@ -109,6 +109,11 @@ impl Job {
         let slower = self.slower.map(|_| AlertKind::Slower);
         let error = (!self.errors.is_empty()).then_some(AlertKind::Error);
         standing.into_iter().chain(slower).chain(error).collect()
+    }
+
+    /// Returns the ranks that are waited for, with their communicator.
+    pub(crate) fn waited_for(&self) -> Option<(&CommOfEvent, &[u32])> {
+        self.standing_alert.as_ref().map(|(_, communicator, ranks)| (communicator, ranks.as_slice()))
     }
 
     /// Takes a reading.
@@ -263,8 +268,7 @@ impl Job {
                 let stands = state.map_or(Duration::ZERO, |state| state.stands_for(now));
                 let communicator = of_comm(&key, state.and_then(|state| state.name.clone()));
                 let mut event = self.begun(kind, numbers, comms, now);
-                self.standing_alert = event.alert.map(|alert| (alert, communicator.clone()));
-                event.communicator = Some(communicator);
+                event.communicator = Some(communicator.clone());
                 event.seconds = Some(stands.as_secs_f64());
                 match look {
                     Some(look) => {
@@ -278,6 +282,8 @@ impl Job {
                     }
                     None => by_counters(&mut event, state.copied()),
                 }
+                let waited_for = event.culprits.iter().map(|culprit| culprit.rank).collect();
+                self.standing_alert = event.alert.map(|alert| (alert, communicator, waited_for));
                 steps.events.push(event);
             }
         }
@@ -427,7 +433,7 @@ impl Job {
         why: &str,
         steps: &mut Steps,
     ) {
-        let Some((alert, communicator)) = self.standing_alert.take() else { return };
+        let Some((alert, communicator, _)) = self.standing_alert.take() else { return };
         let event = self.ended(kind, alert, begun, now, comms, why);
         steps.events.push(EventBody { communicator: Some(communicator), ..event });
     }

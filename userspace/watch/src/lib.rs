@@ -32,3 +32,6 @@ pub use reading::{
 pub use run::{Observer, OwnState, WatchOptions, watch};
 pub use settings::Settings;
 pub use store::Budget;
+
+#[cfg(test)]
+mod tests;

@@ -21,8 +21,8 @@ pub(crate) struct Rhythm {
 impl Rhythm {
     /// Takes note of a reading at which the counters had moved or stood since the reading before.
     pub(crate) fn note(&mut self, moved: bool, now: Duration) {
-        let begins = moved && std::mem::replace(&mut self.stands, !moved);
-        if !begins {
+        let stood = std::mem::replace(&mut self.stands, !moved);
+        if !moved || !stood {
             return;
         }
         if let Some(before) = self.begun.replace(now) {

@@ -28,6 +28,8 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(15);
 const WAITING_PAUSE: Duration = Duration::from_secs(30);
 /// Time for which a job moves again before an alert ends.
 const MENDED_AFTER: Duration = Duration::from_secs(3);
+/// Time after which a job that has moved stands again, and is not mended.
+const STANDS_AGAIN: Duration = Duration::from_secs(5);
 /// Time within which a dump comes back.
 const LOOK_TAKES: Duration = Duration::from_secs(90);
 
@@ -45,6 +47,8 @@ struct Open {
     kind: AlertKind,
     begun: Duration,
     comms: BTreeSet<Arc<CommKey>>,
+    /// Until when they stood.
+    still: Duration,
     /// Since when all communicators have moved again.
     mended: Option<Duration>,
 }
@@ -134,7 +138,9 @@ impl Standing {
                 state.is_some_and(|state| state.moved_at <= asked)
             })
             .collect();
-        let Some(first) = worst(&still).cloned() else { return Outcome::Nothing };
+        if still.is_empty() {
+            return Outcome::Nothing;
+        }
         let Ok(look) = look else {
             self.looking = Some((asked, still));
             return self.without_a_look(may_begin, now);
@@ -167,7 +173,6 @@ impl Standing {
             (State::Healthy, _) => {
                 self.blind = 0;
                 self.put_off(now);
-                let _ = first;
                 Outcome::Nothing
             }
         }
@@ -200,7 +205,7 @@ impl Standing {
         if self.open.as_ref().is_some_and(|open| open.kind == kind) || (kind.is_alert() && !may_begin) {
             return Outcome::Nothing;
         }
-        self.open = Some(Open { kind, begun: now, comms, mended: None });
+        self.open = Some(Open { kind, begun: now, comms, still: now, mended: None });
         Outcome::Begins(kind, key, look)
     }
 
@@ -211,18 +216,23 @@ impl Standing {
 }
 
 impl Open {
-    /// Tells whether all communicators move again, or are gone.
+    /// Tells whether all communicators move again, or are gone. One step is not enough: a communicator moves on,
+    /// or nobody waits in it any more.
     fn is_over(&mut self, comms: &[&CommState], gpus: &[GpuState], now: Duration) -> bool {
         let state = |key: &Arc<CommKey>| comms.iter().find(|state| state.key == *key && !state.is_over());
-        if !self.comms.iter().all(|key| state(key).is_none_or(|state| state.moved_at > self.begun)) {
+        let mut left = self.comms.iter().filter_map(state);
+        if left.clone().any(|state| state.moved_at <= self.still) {
             self.mended = None;
             return false;
         }
         let mended = *self.mended.get_or_insert(now);
-        // One step is not enough: it moves on, or nobody waits in it any more.
-        let goes_on = |state: &&CommState| state.moved_at > mended || state.waits(gpus) == Waits::No;
+        let waits = |state: &&CommState| state.waits(gpus) != Waits::No;
+        if left.clone().any(|state| waits(state) && state.stands_for(now) >= STANDS_AGAIN) {
+            (self.still, self.mended) = (now, None);
+            return false;
+        }
         now.saturating_sub(mended) >= MENDED_AFTER
-            && self.comms.iter().all(|key| state(key).is_none_or(goes_on))
+            && left.all(|state| state.moved_at > mended || !waits(state))
     }
 }
 

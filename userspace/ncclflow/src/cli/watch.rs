@@ -18,6 +18,8 @@ use watch::{
     AlertKind, Book, Budget, CommState, Event, EventType, JobView, Observer, OwnState, Settings, WatchOptions,
 };
 
+use crate::views::metrics::{MetricsServer, Watched, WatchedMetrics};
+
 use super::{
     exit::Exit,
     record_groups::{metrics_address, size},
@@ -115,23 +117,31 @@ pub(super) fn run(args: &WatchArgs) -> Result<Exit> {
             ..Settings::default()
         },
         debug_files: args.debug.apply(),
-        gpus,
+        gpus: gpus.clone(),
         dump_to: args
             .dump_to
             .clone()
             .map(|path| (path, Budget { dumps: args.max_dumps.max(1), bytes: args.max_dump_size })),
         exec: args.exec.clone().map(|program| (program, args.exec_timeout)),
     };
+    let health = Health::default();
+    let metrics = args.metrics.map(|address| -> Result<(WatchedMetrics, MetricsServer)> {
+        let metrics = WatchedMetrics::new(gpus);
+        let server = MetricsServer::start(address, metrics.clone(), &health)?;
+        tell!("metrics at http://{}/metrics", server.address);
+        Ok((metrics, server))
+    });
+    let (metrics, server) = metrics.transpose()?.unzip();
     let args = args.clone();
     let work = move |stop: &StopHandle| {
-        let health = Health::default();
         let mut shown =
-            Shown { args: &args, stop, health: &health, is_ready: false, launched: BTreeMap::new() };
+            Shown { args: &args, stop, health: &health, metrics, is_ready: false, launched: BTreeMap::new() };
         let watched = watch::watch(options, &mut shown);
         health.end_recording();
         watched
     };
     with_signals(work, || {})?;
+    drop(server);
     Ok(Exit::Done)
 }
 
@@ -140,6 +150,7 @@ struct Shown<'a> {
     args: &'a WatchArgs,
     stop: &'a StopHandle,
     health: &'a Health,
+    metrics: Option<WatchedMetrics>,
     is_ready: bool,
     /// Collectives launched at the reading before, and when that was, by communicator and rank.
     launched: BTreeMap<(String, u32, u32), (u64, Duration)>,
@@ -166,6 +177,9 @@ impl Observer for Shown<'_> {
             tell!("watching {} processes; Ctrl-C ends it", own.processes);
         }
         self.health.pass();
+        if let Some(metrics) = &self.metrics {
+            metrics.put(Watched::of(book, own, now));
+        }
         if self.args.table {
             let _ = self.table(book, now);
         }
@@ -184,7 +198,7 @@ impl Shown<'_> {
         const HEADINGS: [&str; 9] =
             ["JOB", "COMM", "NAME", "RANK", "PID", "GPU", "COLL/S", "BEHIND", "MOVED"];
         let (mut lines, mut launched) = (vec![HEADINGS.map(str::to_owned)], BTreeMap::new());
-        for JobView { job, open, comms } in book.view() {
+        for JobView { job, open, comms, .. } in book.view() {
             let open: Vec<&str> = open.into_iter().map(AlertKind::name).collect();
             let name = if open.is_empty() { job.name } else { format!("{} [{}]", job.name, open.join(",")) };
             for comm in comms {

@@ -4,13 +4,14 @@ use std::fmt;
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, text},
+    encoding::DescriptorEncoder,
     metrics::{counter::ConstCounter, gauge::ConstGauge, info::Info},
-    registry::{Registry, Unit},
+    registry::Unit,
 };
 
 use super::{
-    families::{Durations, Families},
+    Expose, encoded,
+    families::{Durations, Families, gauge},
     gpu_families,
 };
 use crate::views::seconds;
@@ -37,11 +38,13 @@ impl Exposition {
 
     /// Encodes them in the OpenMetrics text format.
     pub fn encode(&self) -> Result<String, fmt::Error> {
-        let mut registry = Registry::with_prefix("ncclflow");
-        registry.register_collector(Box::new(self.clone()));
-        let mut text = String::new();
-        text::encode(&mut text, &registry)?;
-        Ok(text)
+        encoded(self.clone())
+    }
+}
+
+impl Expose for Exposition {
+    fn text(&self) -> Result<String, fmt::Error> {
+        self.encode()
     }
 }
 
@@ -116,12 +119,6 @@ impl<'a> Ranks<'a> {
 
 /// Labels of what has no others than its rank's.
 const NONE: [(&str, &str); 0] = [];
-
-/// Makes a gauge of a count.
-#[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
-fn gauge(count: u64) -> ConstGauge<f64> {
-    ConstGauge::new(count as f64)
-}
 
 fn loss(families: &mut Families<'_>, statistics: &Statistics) -> fmt::Result {
     let of_processes = |value: fn(&ProcessStatistics) -> u64| {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet},
-    metrics::{MetricType, TypedMetric},
+    metrics::{MetricType, TypedMetric, gauge::ConstGauge},
     registry::Unit,
 };
 
@@ -37,6 +37,12 @@ impl Families<'_> {
     ) -> fmt::Result {
         metric.encode(self.encoder.encode_descriptor(name, help, None, M::TYPE)?)
     }
+}
+
+/// Makes a gauge of a count.
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a double")]
+pub(super) fn gauge(count: u64) -> ConstGauge<f64> {
+    ConstGauge::new(count as f64)
 }
 
 /// Durations, which are served in seconds.

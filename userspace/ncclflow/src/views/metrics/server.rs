@@ -23,7 +23,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::thread::CapabilitySet;
 use tokio::{sync::oneshot, task::AbortHandle};
 
-use super::exposition::Exposition;
+use super::Expose;
 use inspect::{failpoint, privileges};
 use trace::health::Health;
 
@@ -49,7 +49,7 @@ pub struct MetricsServer {
 
 impl MetricsServer {
     /// Starts the server. `health` is served, and told of its end.
-    pub fn start(address: SocketAddr, exposition: Exposition, health: &Health) -> Result<Self> {
+    pub fn start(address: SocketAddr, exposition: impl Expose + 'static, health: &Health) -> Result<Self> {
         let listener =
             TcpListener::bind(address).with_context(|| format!("cannot serve metrics on {address}"))?;
         listener.set_nonblocking(true).context("setting up the metrics' socket")?;
@@ -59,7 +59,11 @@ impl MetricsServer {
             .build()
             .context("starting tokio for the metrics")?;
         let (stop, stopped) = oneshot::channel();
-        let served = Arc::new(Served { exposition, latest: Mutex::default(), health: health.clone() });
+        let served = Arc::new(Served {
+            exposition: Box::new(exposition),
+            latest: Mutex::default(),
+            health: health.clone(),
+        });
         let thread = thread::Builder::new()
             .name("ncclflow-metric".to_owned())
             .spawn(move || {
@@ -94,7 +98,7 @@ impl Drop for MetricsServer {
 /// State that requests are answered from.
 #[derive(Debug)]
 struct Served {
-    exposition: Exposition,
+    exposition: Box<dyn Expose>,
     /// Latest answer and its time: clients that read slowly share it.
     latest: Mutex<Option<(Instant, Bytes)>>,
     health: Health,
@@ -108,7 +112,7 @@ impl Served {
         {
             return Ok(text.clone());
         }
-        let text = Bytes::from(self.exposition.encode()?);
+        let text = Bytes::from(self.exposition.text()?);
         *latest = Some((Instant::now(), text.clone()));
         Ok(text)
     }
