@@ -33,5 +33,6 @@ pub mod tables;
 pub mod thread_sleeps;
 pub mod top;
 pub mod traced_run;
+pub mod watcher;
 pub mod windowed;
 pub mod world;
