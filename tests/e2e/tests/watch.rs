@@ -13,7 +13,7 @@ fn working(version: &str, workload: &str) -> Option<World> {
 
 fn watch(world: &World, options: &str) -> Watcher {
     let words = format!("-p {} {options}", world.bed.pid_list());
-    Watcher::start(&world.ncclflow, world.folder.path(), &words).unwrap()
+    Watcher::start(&world.ncclflow, &words).unwrap()
 }
 
 /// Alerts that began.
@@ -62,7 +62,7 @@ fn a_hang_alerts_once_with_its_culprit_and_ends_once() {
 /// A rank is killed: `gone`, and a program is told, which hangs and is killed.
 #[test]
 fn a_killed_rank_is_gone_and_a_program_that_hangs_is_killed() {
-    let Some(world) = working("2.27.5-cu12", "") else { return };
+    let Some(world) = working("2.27.5-cu12", "--survive") else { return };
     let (program, told) = (world.path("alert"), world.path("told"));
     let script =
         format!("#!/bin/sh\ncat > {0}.new; echo $$ > {0}.pid; mv {0}.new {0}\nsleep 600\n", told.display());
@@ -98,8 +98,7 @@ fn busy_jobs_are_counted_and_are_no_alert() {
     if !scrape::can_parse() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let watcher = Watcher::start(&ncclflow, folder.path(), "--all --metrics 0 --hang-after 5").unwrap();
+    let watcher = Watcher::start(&ncclflow, "--all --metrics 0 --hang-after 5").unwrap();
     let address = watcher.metrics_address().unwrap();
     let samples = || scrape::parse(&scrape::fetch(&address).unwrap()).unwrap();
     let Some(mut world) =

@@ -23,12 +23,14 @@ pub struct Watcher {
     child: Killed,
     events: PathBuf,
     said: PathBuf,
+    _folder: tempfile::TempDir,
 }
 
 impl Watcher {
-    /// Starts it with these words, and waits until it watches. Its output lies in `folder`.
-    pub fn start(ncclflow: &Path, folder: &Path, words: &str) -> Result<Self> {
-        let (events, said) = (folder.join("watch.json"), folder.join("watch.err"));
+    /// Starts it with these words, and waits until it watches.
+    pub fn start(ncclflow: &Path, words: &str) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let (events, said) = (folder.path().join("events"), folder.path().join("said"));
         let child = Command::new(ncclflow)
             .args(["watch", "--json", "--no-gpus"])
             .args(words.split_whitespace())
@@ -37,7 +39,7 @@ impl Watcher {
             .stderr(File::create(&said)?)
             .spawn()
             .with_context(|| format!("starting `{}`", ncclflow.display()))?;
-        let watcher = Self { child: Killed(child), events, said };
+        let watcher = Self { child: Killed(child), events, said, _folder: folder };
         if !eventually(PATIENCE, || watcher.said().contains("watching ")) {
             bail!("it does not begin to watch: {}", watcher.said());
         }
