@@ -30,7 +30,7 @@ const BEFORE_REMOVAL: &str = "\
 #!/bin/sh
 set -e
 if [ \"$1\" = remove ] && [ -z \"$DPKG_ROOT\" ] && [ -d /run/systemd/system ]; then
-    systemctl disable --now ncclflow-record.service || true
+    systemctl disable --now ncclflow-watch.service ncclflow-record.service || true
 fi
 ";
 
@@ -68,7 +68,7 @@ pub(super) fn pack(root: &Path, tree: &Path, version: &str, target: &str, output
             .with_context(|| format!("writing `{}`", path.display()))
     };
     write("control", &control(version, architecture), 0o644)?;
-    write("conffiles", "/etc/default/ncclflow\n", 0o644)?;
+    write("conffiles", "/etc/default/ncclflow\n/etc/default/ncclflow-watch\n", 0o644)?;
     write("postinst", AFTER_INSTALL, 0o755)?;
     write("prerm", BEFORE_REMOVAL, 0o755)?;
     write("postrm", AFTER_REMOVAL, 0o755)?;

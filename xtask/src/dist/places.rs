@@ -7,10 +7,12 @@ use anyhow::{Context as _, Result};
 use super::staging::{copy, copy_folder};
 
 /// Files of the tree, where they are installed, and their modes.
-const PLACES: [(&str, &str, u32); 12] = [
+const PLACES: [(&str, &str, u32); 14] = [
     ("ncclflow", "usr/bin/ncclflow", 0o755),
     ("dist/systemd/ncclflow-record.service", "usr/lib/systemd/system/ncclflow-record.service", 0o644),
+    ("dist/systemd/ncclflow-watch.service", "usr/lib/systemd/system/ncclflow-watch.service", 0o644),
     ("dist/debian/ncclflow.default", "etc/default/ncclflow", 0o644),
+    ("dist/debian/ncclflow-watch.default", "etc/default/ncclflow-watch", 0o644),
     ("completions/ncclflow.bash", "usr/share/bash-completion/completions/ncclflow", 0o644),
     ("completions/ncclflow.fish", "usr/share/fish/vendor_completions.d/ncclflow.fish", 0o644),
     ("README.md", "usr/share/doc/ncclflow/README.md", 0o644),
@@ -21,9 +23,10 @@ const PLACES: [(&str, &str, u32); 12] = [
     ("SECURITY.md", "usr/share/doc/ncclflow/SECURITY.md", 0o644),
     ("CHANGELOG.md", "usr/share/doc/ncclflow/CHANGELOG.md", 0o644),
 ];
-/// Folders that the README points to: what each file and metric means, the dashboard, the container file and
-/// the chart.
-const FOLDERS: [&str; 5] = ["docs", "dist/grafana", "dist/helm", "dist/sql", "dist/systemd"];
+/// Folders that the README points to: what each file and metric means, the dashboard, the rules and programs of
+/// alerts, the container file and the chart.
+const FOLDERS: [&str; 7] =
+    ["docs", "dist/alerts", "dist/grafana", "dist/helm", "dist/prometheus", "dist/sql", "dist/systemd"];
 
 pub(super) const DOCUMENTATION: &str = "usr/share/doc/ncclflow";
 pub(super) const MAN: &str = "usr/share/man";

@@ -80,8 +80,10 @@ cp -a %{{staged}}/. %{{buildroot}}/
 %files
 %defattr(-,root,root,-)
 %config(noreplace) /etc/default/ncclflow
+%config(noreplace) /etc/default/ncclflow-watch
 /usr/bin/ncclflow
 /usr/lib/systemd/system/ncclflow-record.service
+/usr/lib/systemd/system/ncclflow-watch.service
 /usr/share/bash-completion/completions/ncclflow
 /usr/share/doc/ncclflow
 /usr/share/fish/vendor_completions.d/ncclflow.fish
@@ -93,7 +95,7 @@ if [ -d /run/systemd/system ]; then systemctl daemon-reload || :; fi
 
 %preun
 if [ $1 -eq 0 ] && [ -d /run/systemd/system ]; then
-    systemctl disable --now ncclflow-record.service || :
+    systemctl disable --now ncclflow-watch.service ncclflow-record.service || :
 fi
 
 %postun

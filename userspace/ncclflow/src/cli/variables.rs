@@ -1,4 +1,4 @@
-//! Options of `record` from the environment, as services and containers are configured.
+//! Options of `record` and `watch` from the environment, as services and containers are configured.
 //!
 //! The variable of `--window-flag` is `NCCLFLOW_WINDOW_FLAG`, and so for each option that has a long name.
 //! The command line comes first: an option there replaces its own variable, and those of the options that
@@ -13,25 +13,29 @@ use clap::{
 
 use super::args::Cli;
 
-/// The command whose options have variables.
-const COMMAND: &str = "record";
+/// The commands whose options have variables.
+const COMMANDS: [&str; 2] = ["record", "watch"];
 
 const PREFIX: &str = "NCCLFLOW_";
 
-/// Returns the command line with the variables of `record`'s options: for help, man pages, completions.
+/// Returns the command line with the variables of options: for help, man pages, completions.
 pub fn command() -> Command {
-    Cli::command().mut_subcommand(COMMAND, |record| record.mut_args(with_variable))
+    COMMANDS
+        .into_iter()
+        .fold(Cli::command(), |cli, name| cli.mut_subcommand(name, |command| command.mut_args(with_variable)))
 }
 
 /// Parses the command line, and the variables of options that are not given. The program ends here on errors,
 /// and for `--help`.
 pub(super) fn parse() -> Cli {
     let is_ours = given();
-    let given = is_ours.clone().unwrap_or_default();
     let mut used: Vec<String> = Vec::new();
-    let command = Cli::command().mut_subcommand(COMMAND, |record| {
-        let excluded = excluded(&record, &given);
-        record.mut_args(|arg| {
+    let (name, given) = is_ours.clone().unwrap_or((COMMANDS[0], Vec::new()));
+    let command = command().mut_subcommand(name, |command| {
+        let excluded = excluded(&command, &given);
+        command.mut_args(|arg| {
+            // Its variable is set anew, or not at all.
+            let arg = arg.env(None::<&str>);
             let Some(name) = variable(&arg) else { return arg };
             if given.contains(arg.get_id()) {
                 // The help still names it.
@@ -63,20 +67,21 @@ pub(super) fn parse() -> Cli {
     })
 }
 
-/// Returns the options of `record` given on the command line; `None`: it has another command, or cannot be
-/// parsed at all.
-fn given() -> Option<Vec<Id>> {
+/// Returns the command, if its options have variables, and its options that are given on the command line;
+/// `None`: it is another command, or cannot be parsed at all.
+fn given() -> Option<(&'static str, Vec<Id>)> {
     let matches = Cli::command().ignore_errors(true).try_get_matches().ok()?;
-    let record = matches.subcommand_matches(COMMAND)?;
-    let is_given = |id: &&Id| record.value_source(id.as_str()) == Some(ValueSource::CommandLine);
-    Some(record.ids().filter(is_given).cloned().collect())
+    let (name, matches) = matches.subcommand()?;
+    let name = COMMANDS.into_iter().find(|known| *known == name)?;
+    let is_given = |id: &&Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+    Some((name, matches.ids().filter(is_given).cloned().collect()))
 }
 
 /// Returns the options that conflict with `given`.
-fn excluded(record: &Command, given: &[Id]) -> Vec<Id> {
+fn excluded(command: &Command, given: &[Id]) -> Vec<Id> {
     let mut excluded = Vec::new();
-    for arg in record.get_arguments() {
-        let conflicts = record.get_arg_conflicts_with(arg).into_iter().map(Arg::get_id);
+    for arg in command.get_arguments() {
+        let conflicts = command.get_arg_conflicts_with(arg).into_iter().map(Arg::get_id);
         let conflicts: Vec<&Id> = conflicts.collect();
         if given.contains(arg.get_id()) {
             excluded.extend(conflicts.into_iter().cloned());
@@ -84,7 +89,7 @@ fn excluded(record: &Command, given: &[Id]) -> Vec<Id> {
             excluded.push(arg.get_id().clone());
         }
     }
-    for group in record.get_groups() {
+    for group in command.get_groups() {
         let members: Vec<&Id> = group.get_args().collect();
         if !group.clone().is_multiple() && members.iter().any(|id| given.contains(id)) {
             excluded.extend(members.into_iter().filter(|id| !given.contains(id)).cloned());
@@ -121,7 +126,7 @@ mod tests {
     use super::*;
 
     fn record() -> Command {
-        Cli::command().find_subcommand(COMMAND).unwrap().clone()
+        Cli::command().find_subcommand("record").unwrap().clone()
     }
 
     #[test]

@@ -6,14 +6,17 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
 use clap::Args;
 use flow::text::{column_widths, number};
 use inspect::gpu::{self, GpuSamples};
-use trace::{health::Health, record::StopHandle};
+use trace::{
+    health::{Health, Subject},
+    record::StopHandle,
+};
 use watch::{
     AlertKind, Book, Budget, CommState, Event, EventType, JobView, Observer, OwnState, Settings, WatchOptions,
 };
@@ -50,6 +53,10 @@ pub struct WatchArgs {
     /// Seconds between two readings
     #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = seconds)]
     pub interval: Duration,
+
+    /// Seconds until the end [default: until Ctrl-C, or until the processes of -p have ended]
+    #[arg(short, long, value_name = "SECS", value_parser = seconds)]
+    pub duration: Option<Duration>,
 
     /// Print events as JSON, a line each
     #[arg(long, conflicts_with = "table")]
@@ -124,7 +131,7 @@ pub(super) fn run(args: &WatchArgs) -> Result<Exit> {
             .map(|path| (path, Budget { dumps: args.max_dumps.max(1), bytes: args.max_dump_size })),
         exec: args.exec.clone().map(|program| (program, args.exec_timeout)),
     };
-    let health = Health::default();
+    let health = Health::of(Subject::Watching);
     let metrics = args.metrics.map(|address| -> Result<(WatchedMetrics, MetricsServer)> {
         let metrics = WatchedMetrics::new(gpus);
         let server = MetricsServer::start(address, metrics.clone(), &health)?;
@@ -150,6 +157,7 @@ struct Shown<'a> {
     args: &'a WatchArgs,
     stop: &'a StopHandle,
     health: &'a Health,
+    ends: Option<Instant>,
     metrics: Option<WatchedMetrics>,
     is_ready: bool,
     /// Collectives launched at the reading before, and when that was, by communicator and rank.
@@ -176,7 +184,6 @@ impl Observer for Shown<'_> {
             self.health.begin_recording();
             tell!("watching {} processes; Ctrl-C ends it", own.processes);
         }
-        self.health.pass();
         if let Some(metrics) = &self.metrics {
             metrics.put(Watched::of(book, own, now));
         }
@@ -186,10 +193,12 @@ impl Observer for Shown<'_> {
     }
 
     fn wait(&mut self, longest: Duration) -> bool {
-        if !self.stop.is_stopped() {
+        self.health.pass();
+        let is_over = || self.stop.is_stopped() || self.ends.is_some_and(|ends| Instant::now() >= ends);
+        if !is_over() {
             thread::sleep(longest);
         }
-        self.stop.is_stopped()
+        is_over()
     }
 }
 

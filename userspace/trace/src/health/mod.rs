@@ -37,6 +37,15 @@ const MAX_FAILURES: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<Shared>);
 
+/// What a session does, in the words of its health.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Subject {
+    #[default]
+    Recording,
+    /// Reading counters again and again, without a probe.
+    Watching,
+}
+
 #[derive(Debug)]
 struct Shared {
     begun: Instant,
@@ -46,6 +55,7 @@ struct Shared {
     /// Waker of the thread that ends the recording.
     waker: OnceLock<Waker>,
     watchdog: Watchdog,
+    subject: Subject,
 }
 
 #[derive(Debug, Default)]
@@ -72,11 +82,17 @@ impl Default for Shared {
             state: Mutex::default(),
             waker: OnceLock::new(),
             watchdog: Watchdog::of_environment(),
+            subject: Subject::default(),
         }
     }
 }
 
 impl Health {
+    /// Makes the health of a session that does this.
+    pub fn of(subject: Subject) -> Self {
+        Self(Arc::new(Shared { subject, ..Shared::default() }))
+    }
+
     /// Sets the waker that a failure wakes.
     pub fn wakes(&self, waker: &Waker) {
         // A session has one thread that ends it.
@@ -142,7 +158,8 @@ impl Health {
         systemd::stopping();
     }
 
-    /// Notes a pass of the drain. Nothing else calls this, because it feeds systemd's watchdog.
+    /// Notes a pass of the drain, or a reading of counters. Nothing else calls this, because it feeds systemd's
+    /// watchdog.
     pub fn pass(&self) {
         let now_ms = self.now_ms();
         self.0.passed_ms.store(now_ms, Ordering::Relaxed);
@@ -165,7 +182,11 @@ impl Health {
         }
         let silent_ms = now_ms.saturating_sub(self.0.passed_ms.load(Ordering::Relaxed));
         if stage == Stage::Recording && silent_ms > ms(STUCK) {
-            return Err(format!("records have not been taken for {} s", silent_ms / 1000));
+            let what = match self.0.subject {
+                Subject::Recording => "records have not been taken",
+                Subject::Watching => "counters have not been read",
+            };
+            return Err(format!("{what} for {} s", silent_ms / 1000));
         }
         Ok(())
     }
@@ -173,11 +194,14 @@ impl Health {
     /// Tells whether hits are recorded, and if not, why.
     pub fn is_ready(&self) -> Result<(), String> {
         self.is_alive()?;
-        match self.with(|state| state.stage) {
-            Stage::Beginning => Err("probes are being attached".to_owned()),
-            Stage::Recording => Ok(()),
-            Stage::Ending => Err("the recording is over".to_owned()),
-        }
+        let why = match (self.with(|state| state.stage), self.0.subject) {
+            (Stage::Recording, _) => return Ok(()),
+            (Stage::Beginning, Subject::Recording) => "probes are being attached",
+            (Stage::Beginning, Subject::Watching) => "processes are being looked for",
+            (Stage::Ending, Subject::Recording) => "the recording is over",
+            (Stage::Ending, Subject::Watching) => "the watch is over",
+        };
+        Err(why.to_owned())
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {

@@ -1,0 +1,107 @@
+//! The programs in dist/alerts, which tell others of an alert: run on an event, against a server of this host.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpListener,
+};
+
+use ncclflow_e2e::harness::prelude::*;
+
+/// An event as `--exec` gets it, with text that a tenant may have chosen.
+fn event(event: &str) -> Value {
+    json!({
+        "ncclflow": "0.2.0", "schema": 1, "unixTimeNs": 1_700_000_000_000_000_000_u64, "host": "n1",
+        "event": event, "kind": "hang", "alert": 3,
+        "job": {"number": 2, "name": "17\"; $(touch x) `id` <!channel> \\", "user": "ann", "pids": [4242],
+            "communicators": 1},
+        "communicator": {"commHash": "0x1", "name": null, "nRanks": 2},
+        "culprits": [{"rank": 1, "pid": 4242, "gpu": 0}], "waiting": [0], "seconds": 12.5,
+        "sentence": "stuck: \"tp\" & 'pp' wait for rank 1\n", "dump": "/var/lib/ncclflow/dumps/alert-1",
+    })
+}
+
+/// Runs a program with its address in a variable; gives the path and the body of its request.
+fn told(name: &str, variables: &[(&str, &str)], event: &Value) -> (String, Value) {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", server.local_addr().unwrap());
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/alerts").join(name);
+    let mut child = Command::new(program);
+    child.stdin(Stdio::piped()).stdout(Stdio::null());
+    for (variable, value) in variables {
+        child.env(variable, value.replace("{}", &address));
+    }
+    let mut child = Killed(child.spawn().unwrap());
+    let mut input = child.0.stdin.take().unwrap();
+    input.write_all(event.to_string().as_bytes()).unwrap();
+    drop(input);
+    let (stream, _) = server.accept().unwrap();
+    let mut stream = BufReader::new(stream);
+    let (mut head, mut length) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+        head.push_str(&line);
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).unwrap();
+    stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+    assert!(child.0.wait().unwrap().success());
+    let path = head.split(' ').nth(1).unwrap().to_owned();
+    (path, serde_json::from_slice(&body).unwrap())
+}
+
+fn are_there() -> bool {
+    let is_there = |name: &str| Command::new(name).arg("--version").output().is_ok();
+    need("curl", is_there("curl"), "install curl") && need("jq", is_there("jq"), "install jq")
+}
+
+#[test]
+fn slack_is_told_in_one_text() {
+    if !are_there() {
+        return;
+    }
+    let (path, body) = told("slack", &[("SLACK_WEBHOOK", "{}/services/T/B/X")], &event("begin"));
+    assert_eq!(path, "/services/T/B/X");
+    let said = text(&body["text"]);
+    assert!(said.contains("*hang* begin on n1") && said.contains("alert-1"), "{said}");
+    assert!(said.contains("$(touch x) `id` &lt;!channel&gt;") && !said.contains("<!channel>"), "{said}");
+}
+
+#[test]
+fn alertmanager_knows_an_alert_again_at_its_end() {
+    if !are_there() {
+        return;
+    }
+    let tell = |what: &str| told("alertmanager", &[("ALERTMANAGER", "{}")], &event(what));
+    let ((path, begins), (_, ends)) = (tell("begin"), tell("end"));
+    assert_eq!(path, "/api/v2/alerts");
+    assert_eq!(begins[0]["labels"], ends[0]["labels"]);
+    assert_eq!(begins[0]["labels"]["alertname"], "ncclflow_hang");
+    assert_eq!(
+        (&begins[0]["startsAt"], &begins[0]["endsAt"]),
+        (&json!("2023-11-14T22:13:20Z"), &json!("2023-11-15T22:13:20Z"))
+    );
+    assert_eq!(ends[0]["endsAt"], "2023-11-14T22:13:20Z");
+}
+
+#[test]
+fn a_page_is_resolved_by_the_end() {
+    if !are_there() {
+        return;
+    }
+    let tell = |what: &str| told("pagerduty", &[("PAGERDUTY", "{}"), ("PAGERDUTY_KEY", "k")], &event(what));
+    let ((path, begins), (_, ends)) = (tell("begin"), tell("end"));
+    assert_eq!((path.as_str(), &begins["routing_key"]), ("/v2/enqueue", &json!("k")));
+    assert_eq!((&begins["event_action"], &ends["event_action"]), (&json!("trigger"), &json!("resolve")));
+    assert_eq!(
+        (&begins["dedup_key"], &ends["dedup_key"]),
+        (&json!("ncclflow/n1/2/3"), &json!("ncclflow/n1/2/3"))
+    );
+    assert_eq!(begins["payload"]["custom_details"]["culprits"][0]["rank"], 1);
+}
