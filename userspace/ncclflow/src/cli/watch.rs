@@ -141,8 +141,9 @@ pub(super) fn run(args: &WatchArgs) -> Result<Exit> {
     let (metrics, server) = metrics.transpose()?.unzip();
     let args = args.clone();
     let work = move |stop: &StopHandle| {
-        let mut shown =
-            Shown { args: &args, stop, health: &health, metrics, is_ready: false, launched: BTreeMap::new() };
+        let ends = args.duration.map(|duration| Instant::now() + duration);
+        let (is_ready, launched) = (false, BTreeMap::new());
+        let mut shown = Shown { args: &args, stop, health: &health, ends, metrics, is_ready, launched };
         let watched = watch::watch(options, &mut shown);
         health.end_recording();
         watched

@@ -2,6 +2,7 @@
 //! in `tests/e2e/tests/live.rs`.
 
 mod promised;
+mod watched;
 
 use std::{
     io::{Read as _, Write as _},

@@ -1,0 +1,95 @@
+//! Tests that docs/WATCH.md lists exactly what `watch` exports, and that its dashboard and rules ask for no more.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use dump::watched::Counts;
+use inspect::gpu::GpuSamples;
+use watch::{
+    Book, CommKey, OwnState, ProcessInfo, ProcessKey, ProcessReading, RankCounts, RankInfo, RankReading,
+};
+
+use super::super::{Expose as _, Watched, WatchedMetrics};
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)).unwrap()
+}
+
+/// Readings of a job with an iteration of ten seconds.
+fn text() -> String {
+    let comm = Arc::new(CommKey { hash: "0x1".into(), n_ranks: 2, uid: 0 });
+    let mut book = Book::default();
+    let mut launched = 0;
+    for second in 0..100 {
+        launched += u64::from(second % 10 < 3);
+        let process = |rank: u32| {
+            let counts = Counts { by_function: vec![0, launched - u64::from(rank)], ..Counts::default() };
+            let info = RankInfo {
+                comm: Arc::clone(&comm),
+                name: Some("dp \"1\"\n".into()),
+                rank,
+                functions: vec!["Broadcast".into(), "AllReduce".into()],
+                ..RankInfo::default()
+            };
+            let state = RankCounts::Read(counts);
+            let rank_reading = RankReading { info: Arc::new(info), state, steps: None, failure: None };
+            let key = ProcessKey { pid: 7 + rank, started: 1 };
+            let info = ProcessInfo { key, job: Some("17".into()), ..ProcessInfo::default() };
+            ProcessReading { info: Arc::new(info), is_live: true, ranks: vec![rank_reading] }
+        };
+        book.take(&[process(0), process(1)], &[], Duration::from_secs(second));
+    }
+    let metrics = WatchedMetrics::new(GpuSamples::default());
+    metrics.put(Watched::of(&book, &OwnState::default(), Duration::from_secs(100)));
+    metrics.text().unwrap()
+}
+
+/// Returns the metrics with their labels, as docs/WATCH.md has them.
+fn documented() -> BTreeMap<String, BTreeSet<String>> {
+    let quoted =
+        |text: &str| -> Vec<String> { text.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
+    let text = read("docs/WATCH.md");
+    let rows = text.lines().filter(|line| line.starts_with("| `ncclflow_watch_"));
+    let cells = rows.map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
+    cells.map(|cells| (quoted(cells[1])[0].clone(), quoted(cells[2]).into_iter().collect())).collect()
+}
+
+#[test]
+fn the_documentation_has_what_is_exported_and_nothing_else() {
+    let (text, documented) = (text(), documented());
+    let mut exported = BTreeSet::new();
+    for line in text.lines().filter(|line| line.starts_with("ncclflow_watch_")) {
+        let (series, _) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        let labels: BTreeSet<String> =
+            labels.split(',').filter_map(|label| Some(label.split_once('=')?.0.to_owned())).collect();
+        assert_eq!(Some(&labels), documented.get(name), "{series}");
+        exported.insert(name.to_owned());
+    }
+    assert_eq!(exported, documented.into_keys().collect());
+    // What a program chose is a plain label.
+    assert!(text.contains("group=\"dp__1__\"") && text.contains("function=\"AllReduce\""), "{text}");
+    assert!(text.contains("ncclflow_watch_iteration_seconds{job=\"17\"} 10"), "{text}");
+}
+
+#[test]
+fn the_dashboard_and_the_rules_ask_for_metrics_that_are_exported() {
+    let documented = documented();
+    for path in ["dist/grafana/ncclflow-watch.json", "dist/prometheus/ncclflow.rules.yml"] {
+        let text = read(path);
+        let is_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        let named: BTreeSet<&str> = text
+            .split(|letter| !is_word(letter))
+            .filter(|word| word.starts_with("ncclflow_watch_"))
+            .collect();
+        assert!(named.len() > 4, "{path}");
+        for name in named {
+            assert!(documented.contains_key(name), "{name} of {path} is not exported");
+        }
+    }
+}
