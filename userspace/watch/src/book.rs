@@ -26,7 +26,7 @@ pub struct WantedLook {
     pub pids: Vec<u32>,
 }
 
-/// What a reading has led to.
+/// Events of a reading, and dumps that it makes wanted.
 #[derive(Debug, Default)]
 pub struct News {
     pub events: Vec<EventBody>,

@@ -41,11 +41,11 @@ pub struct RankState {
     seen_at: Duration,
 }
 
-/// Whether a rank waits in a communicator that stands, as far as counters tell.
+/// Word of counters on whether a rank waits in a communicator that stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Waits {
     No,
-    /// Nothing tells: the operations do not go through a proxy.
+    /// Counters do not tell: the operations do not go through a proxy.
     Unknown,
     Yes,
 }

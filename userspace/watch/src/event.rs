@@ -7,7 +7,7 @@ use crate::phase::Phase;
 /// Version of the schema. Fields may be added within one version; none changes its meaning.
 pub const SCHEMA: u32 = 1;
 
-/// What is the matter with a job.
+/// Kind of what is the matter with a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AlertKind {
@@ -129,7 +129,7 @@ pub struct EventBody {
     /// Seconds for which the communicator stood; of an end, seconds since the beginning.
     pub seconds: Option<f64>,
     pub sentence: String,
-    /// What to do, or where to look next.
+    /// Advice: what to do, or where to look next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

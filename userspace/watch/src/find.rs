@@ -84,7 +84,7 @@ impl Find {
     }
 }
 
-/// What is known of a process.
+/// Knowledge of a process.
 #[derive(Debug)]
 struct Known {
     started: Option<u64>,
@@ -97,10 +97,10 @@ struct Known {
     next: Instant,
 }
 
-/// Whether the library lists its communicators.
+/// State of the list of communicators that a library keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum List {
-    /// It has no list, or the list is switched off (`NCCL_RAS_ENABLE=0`).
+    /// No list, or one that is switched off (`NCCL_RAS_ENABLE=0`).
     None,
     /// The list was read before, and is being changed.
     Changing,

@@ -37,7 +37,7 @@ struct OpenError {
     seen: Duration,
 }
 
-/// What a step of a job has led to.
+/// Outcome of a step of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     pub(crate) events: Vec<EventBody>,

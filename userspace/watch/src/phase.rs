@@ -4,7 +4,7 @@
 use flow::schema::PythonFrame;
 use serde::{Deserialize, Serialize};
 
-/// What a rank is busy with that others wait for.
+/// Work of a rank that others wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Phase {

@@ -35,7 +35,7 @@ const MAX_LOST_THREADS: u32 = 4;
 /// Time that the end waits for programs of `--exec`.
 const EXEC_AT_END: Duration = Duration::from_secs(2);
 
-/// What is watched, and how.
+/// Choice of what is watched, and how.
 #[derive(Debug)]
 pub struct WatchOptions {
     pub choice: Choice,
@@ -50,7 +50,7 @@ pub struct WatchOptions {
     pub exec: Option<(PathBuf, Duration)>,
 }
 
-/// What whoever started the loop is told, or asked.
+/// Whoever started the loop: is told, and asked.
 pub trait Observer {
     /// An event.
     fn event(&mut self, event: &Event);

@@ -1,4 +1,4 @@
-//! What a user may set of the alerts.
+//! Settings of the alerts.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Whether a job stands, and for whom it waits: a state machine fed with counters, verdicts of dumps and the
+//! Judges whether a job stands, and for whom it waits: a state machine fed with counters, verdicts of dumps and the
 //! time as a value. Pure.
 //!
 //! Counters are cheap and say little: that a communicator stands and that a rank waits in it. So they only
@@ -19,7 +19,7 @@ use crate::{
 
 /// Time for which a communicator stands before it is looked at where a rank's process has ended.
 const GONE_AFTER: Duration = Duration::from_secs(3);
-/// The same where nothing tells whether a rank waits.
+/// Time for which it stands where nothing tells whether a rank waits.
 const UNKNOWN_AFTER: Duration = Duration::from_mins(1);
 /// First and longest pause after a dump that says that all is well.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ struct Open {
     mended: Option<Duration>,
 }
 
-/// What a step, or a dump, has led to.
+/// Outcome of a step, or of a dump.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Outcome {
     Nothing,

@@ -37,7 +37,7 @@ const MAX_FAILURES: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<Shared>);
 
-/// What a session does, in the words of its health.
+/// Work of a session, for the words of its health.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Subject {
     #[default]

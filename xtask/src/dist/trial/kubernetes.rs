@@ -16,10 +16,12 @@ use super::short_list::bounded;
 use crate::{prerequisites, programs, tool};
 
 /// Values that the chart is rendered with, as arguments of helm in `dist/helm`.
-const VALUES: [(&str, &[&str]); 3] = [
+const VALUES: [(&str, &[&str]); 5] = [
     ("default values", &[]),
     ("recording-values.yaml", &["--values", "recording-values.yaml"]),
     ("metrics on loopback", &["--set", "metrics.leavesHost=false"]),
+    ("dumps", &["--set", "dumps.enabled=true"]),
+    ("a recording without files", &["--set", "recording.enabled=true,recording.files=false"]),
 ];
 
 /// A value that the chart does not have.
