@@ -1,5 +1,7 @@
 //! `ncclflow watch`: a hang alerts once with the right culprit and ends once, and nothing is placed in the job.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::os::unix::fs::PermissionsExt as _;
 
 use ncclflow_e2e::harness::{job::Shape, kernel_objects, prelude::*, scrape, watcher::Watcher};

@@ -1,5 +1,7 @@
 //! The programs in dist/alerts, which tell others of an alert: run on an event, against a server of this host.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpListener,
