@@ -30,6 +30,15 @@ enum ErrorOf {
     Gpu(String),
 }
 
+/// An alert on a job that stands.
+#[derive(Debug)]
+struct StandingAlert {
+    alert: u64,
+    begun: Duration,
+    communicator: CommOfEvent,
+    waited_for: Vec<u32>,
+}
+
 #[derive(Debug)]
 struct OpenError {
     alert: u64,
@@ -50,8 +59,8 @@ pub(crate) struct Job {
     pub(crate) number: u64,
     pub(crate) processes: Vec<Arc<ProcessInfo>>,
     standing: Standing,
-    /// Number of the alert that is open there, its communicator, and the ranks that are waited for.
-    standing_alert: Option<(u64, CommOfEvent, Vec<u32>)>,
+    /// What is open there.
+    standing_alert: Option<StandingAlert>,
     errors: BTreeMap<ErrorOf, OpenError>,
     pace: Pace,
     slower: Option<(u64, Duration)>,
@@ -113,7 +122,7 @@ impl Job {
 
     /// Returns the ranks that are waited for, with their communicator.
     pub(crate) fn waited_for(&self) -> Option<(&CommOfEvent, &[u32])> {
-        self.standing_alert.as_ref().map(|(_, communicator, ranks)| (communicator, ranks.as_slice()))
+        self.standing_alert.as_ref().map(|open| (&open.communicator, open.waited_for.as_slice()))
     }
 
     /// Takes a reading.
@@ -149,8 +158,8 @@ impl Job {
         let before = self.standing.open();
         let outcome = self.standing.looked(look, comms, settings, may_begin, now);
         // What was waiting is a hang now.
-        if let (Outcome::Begins(..), Some((kind, begun))) = (&outcome, before) {
-            self.end_standing(kind, begun, comms, now, "it has become a hang", &mut steps);
+        if let (Outcome::Begins(..), Some((kind, _))) = (&outcome, before) {
+            self.end_standing(kind, comms, now, "it has become a hang", &mut steps);
         }
         self.apply(outcome, comms, now, numbers, &mut steps);
         steps
@@ -159,8 +168,8 @@ impl Job {
     /// Ends all that is open: the job has no process left.
     pub(crate) fn end(&mut self, now: Duration) -> Vec<EventBody> {
         let mut steps = Steps::default();
-        if let Some((kind, begun)) = self.standing.open() {
-            self.end_standing(kind, begun, &[], now, "the job has ended", &mut steps);
+        if let Some((kind, _)) = self.standing.open() {
+            self.end_standing(kind, &[], now, "the job has ended", &mut steps);
         }
         let errors = std::mem::take(&mut self.errors)
             .into_values()
@@ -259,9 +268,7 @@ impl Job {
             Outcome::Nothing => {}
             Outcome::Look => steps.look = true,
             Outcome::Ends(kind) => {
-                // The state machine has forgotten when it began; the alert has not.
-                let begun = self.last_alert.unwrap_or(now);
-                self.end_standing(kind, begun, comms, now, "it moves again", steps);
+                self.end_standing(kind, comms, now, "it moves again", steps);
             }
             Outcome::Begins(kind, key, look) => {
                 let state = comms.iter().find(|state| state.key == key);
@@ -283,7 +290,8 @@ impl Job {
                     None => by_counters(&mut event, state.copied()),
                 }
                 let waited_for = event.culprits.iter().map(|culprit| culprit.rank).collect();
-                self.standing_alert = event.alert.map(|alert| (alert, communicator, waited_for));
+                self.standing_alert =
+                    event.alert.map(|alert| StandingAlert { alert, begun: now, communicator, waited_for });
                 steps.events.push(event);
             }
         }
@@ -427,13 +435,14 @@ impl Job {
     fn end_standing(
         &mut self,
         kind: AlertKind,
-        begun: Duration,
         comms: &[&CommState],
         now: Duration,
         why: &str,
         steps: &mut Steps,
     ) {
-        let Some((alert, communicator, _)) = self.standing_alert.take() else { return };
+        let Some(StandingAlert { alert, begun, communicator, .. }) = self.standing_alert.take() else {
+            return;
+        };
         let event = self.ended(kind, alert, begun, now, comms, why);
         steps.events.push(EventBody { communicator: Some(communicator), ..event });
     }

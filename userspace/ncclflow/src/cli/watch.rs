@@ -5,13 +5,14 @@ use std::{
     io::{IsTerminal as _, Write as _, stdout},
     net::SocketAddr,
     path::PathBuf,
+    sync::mpsc::{self, Receiver, SyncSender},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use flow::text::{column_widths, number};
+use flow::text::{column_widths, joined, number, plain};
 use inspect::gpu::{self, GpuSamples};
 use trace::{
     health::{Health, Subject},
@@ -28,7 +29,7 @@ use super::{
     record_groups::{metrics_address, size},
     shared_args::{DebugArgs, LookedAtArgs, seconds},
     signals::with_signals,
-    terminal, write_json_line,
+    write_json_line,
 };
 
 #[derive(Clone, Debug, Args)]
@@ -142,8 +143,9 @@ pub(super) fn run(args: &WatchArgs) -> Result<Exit> {
     let args = args.clone();
     let work = move |stop: &StopHandle| {
         let ends = args.duration.map(|duration| Instant::now() + duration);
-        let (is_ready, launched) = (false, BTreeMap::new());
-        let mut shown = Shown { args: &args, stop, health: &health, ends, metrics, is_ready, launched };
+        let (output, is_ready, launched) = (Output::start()?, false, BTreeMap::new());
+        let mut shown =
+            Shown { args: &args, stop, health: &health, output, ends, metrics, is_ready, launched };
         let watched = watch::watch(options, &mut shown);
         health.end_recording();
         watched
@@ -153,11 +155,59 @@ pub(super) fn run(args: &WatchArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Most writes that wait for who reads standard output, and time that the end waits for that.
+const WAITING: usize = 1024;
+const AT_END: Duration = Duration::from_secs(2);
+
+/// Standard output, written by a thread: the loop waits for no reader.
+struct Output {
+    /// `None` at the end.
+    writes: Option<SyncSender<Vec<u8>>>,
+    /// Disconnected when the thread has written all.
+    written: Receiver<()>,
+    /// Writes that found no room since the last that did.
+    left_out: u64,
+}
+
+impl Output {
+    fn start() -> Result<Self> {
+        let (writes, taken) = mpsc::sync_channel::<Vec<u8>>(WAITING);
+        let (done, written) = mpsc::channel::<()>();
+        let thread = thread::Builder::new().name("ncclflow-out".to_owned());
+        thread.spawn(move || {
+            let _done = done;
+            for bytes in taken {
+                // Nobody may be there to read it.
+                let _ = stdout().write_all(&bytes).and_then(|()| stdout().flush());
+            }
+        })?;
+        Ok(Self { writes: Some(writes), written, left_out: 0 })
+    }
+
+    fn write(&mut self, bytes: Vec<u8>) {
+        let is_taken = self.writes.as_ref().is_some_and(|writes| writes.try_send(bytes).is_ok());
+        if !is_taken {
+            self.left_out += 1;
+        } else if self.left_out > 0 {
+            tell!("{} writes to standard output are left out: nobody read them", self.left_out);
+            self.left_out = 0;
+        }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.writes = None;
+        let _ = self.written.recv_timeout(AT_END);
+    }
+}
+
 /// Shows what the loop tells.
 struct Shown<'a> {
     args: &'a WatchArgs,
     stop: &'a StopHandle,
     health: &'a Health,
+    output: Output,
     ends: Option<Instant>,
     metrics: Option<WatchedMetrics>,
     is_ready: bool,
@@ -168,9 +218,10 @@ struct Shown<'a> {
 impl Observer for Shown<'_> {
     fn event(&mut self, event: &Event) {
         if self.args.json {
-            // Nobody may be there to read it.
-            let _ = write_json_line(&mut terminal::out(), event);
-            let _ = stdout().flush();
+            let mut line = Vec::new();
+            if write_json_line(&mut line, event).is_ok() {
+                self.output.write(line);
+            }
             return;
         }
         if event.body.event == EventType::Status && self.args.table {
@@ -189,7 +240,7 @@ impl Observer for Shown<'_> {
             metrics.put(Watched::of(book, own, now));
         }
         if self.args.table {
-            let _ = self.table(book, now);
+            self.table(book, now);
         }
     }
 
@@ -204,7 +255,7 @@ impl Observer for Shown<'_> {
 }
 
 impl Shown<'_> {
-    fn table(&mut self, book: &Book, now: Duration) -> std::io::Result<()> {
+    fn table(&mut self, book: &Book, now: Duration) {
         const HEADINGS: [&str; 9] =
             ["JOB", "COMM", "NAME", "RANK", "PID", "GPU", "COLL/S", "BEHIND", "MOVED"];
         let (mut lines, mut launched) = (vec![HEADINGS.map(str::to_owned)], BTreeMap::new());
@@ -216,18 +267,16 @@ impl Shown<'_> {
             }
         }
         self.launched = launched;
-        let mut out = terminal::out();
-        if stdout().is_terminal() {
-            // From the upper left corner on, and nothing below.
-            write!(stdout(), "\x1b[H\x1b[J")?;
-        }
+        // From the upper left corner on, and nothing below.
+        let mut text = if stdout().is_terminal() { "\x1b[H\x1b[J".to_owned() } else { String::new() };
         let widths = column_widths(&lines);
         for line in &lines {
-            let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-            writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+            let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{:<width$}", plain(cell)));
+            text.push_str(joined(cells, "  ").trim_end());
+            text.push('\n');
         }
-        writeln!(out)?;
-        out.flush()
+        text.push('\n');
+        self.output.write(text.into_bytes());
     }
 
     fn rows(
