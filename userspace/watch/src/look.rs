@@ -91,7 +91,8 @@ mod tests {
     fn report(function: &str) -> DumpReport {
         let rank = |rank: u32| RankReport { rank, pid: 100 + rank, n_ranks: 2, ..RankReport::default() };
         let frames = vec![PythonFrame { function: function.into(), ..PythonFrame::default() }];
-        let main = PythonThread { is_main: true, frames, ..PythonThread::default() };
+        let mut main = PythonThread::default();
+        (main.is_main, main.frames) = (true, frames);
         let python = PythonReport { threads: vec![main], ..PythonReport::default() };
         let process = ProcessReport { pid: 101, python: Some(python), ..ProcessReport::default() };
         let verdict = Verdict {
