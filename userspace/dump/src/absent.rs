@@ -69,10 +69,12 @@ pub enum Place {
     Gone,
     /// A process of this host has the rank, but was not read, or the rank was not found in it.
     Here,
-    /// The rank was on this host, and no process that can be seen from this PID namespace has it.
-    Unseen,
     /// The rank is on another host, or in a container that calls itself by another name.
     Elsewhere,
+    /// The rank was on this host, and no process that can be seen from this PID namespace has it; or a newer
+    /// ncclflow says something else.
+    #[serde(other)]
+    Unseen,
 }
 
 #[derive(Clone, Copy, Debug)]

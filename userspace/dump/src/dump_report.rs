@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Activity, CopiedRank, FewFiles, Owner, ProcessId, ProcessState, PythonGroup, PythonReport, PythonThread,
-    RankReport, StoreWait, Unanswered, python,
+    Activity, CopiedRank, FewFiles, HostNotRead, Owner, ProcessId, ProcessState, PythonGroup, PythonReport,
+    PythonThread, RankReport, StoreWait, Unanswered, python,
     verdict::{JobVerdict, Verdict},
 };
-use flow::{session::LostReaders as Lost, text::joined};
+use flow::{known, session::LostReaders as Lost, text::joined};
 use inspect::{gpu::GpuReport, memory::ScanReport, threads::Thread};
 use nccl_library::{
     elf::Machine,
@@ -24,7 +24,8 @@ pub struct DumpReport {
     pub hosts: Vec<String>,
     /// Unix time of the last reading, in seconds.
     pub unix_time: u64,
-    /// Verdict on the whole job; null without a communicator.
+    /// Verdict on the whole job; null without a communicator. Judged anew wherever a dump is read.
+    #[serde(skip_deserializing)]
     pub job: Option<JobVerdict>,
     pub processes: Vec<ProcessReport>,
     pub communicators: Vec<CommunicatorReport>,
@@ -40,6 +41,9 @@ pub struct DumpReport {
     /// Children of ncclflow that read files or memory and were lost: what they read did not answer.
     #[serde(default, skip_serializing_if = "flow::is_default")]
     pub lost_readers: Lost,
+    /// Other hosts that were asked and gave no dump.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts_not_read: Vec<HostNotRead>,
 }
 
 /// A process that was read, or that could not be.
@@ -167,10 +171,12 @@ pub struct LibraryReport {
     pub version: Option<String>,
     pub build_id: Option<String>,
     /// Processor that it was built for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub processor: Option<Machine>,
     /// Sources of the library's symbols and of its struct layouts.
+    #[serde(default, deserialize_with = "known")]
     pub symbols: Option<SymbolSource>,
+    #[serde(default, deserialize_with = "known")]
     pub layouts_from: Option<LayoutSource>,
     /// Reason why no communicators can be read with the library.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -185,6 +191,8 @@ pub struct CommunicatorReport {
     pub name: Option<String>,
     pub n_ranks: u32,
     pub ranks: Vec<RankReport>,
+    /// Judged anew wherever a dump is read.
+    #[serde(skip_deserializing)]
     pub verdict: Verdict,
     /// Ranks by the Python stacks of their main threads, as far as those are known and stand still.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -18,6 +18,7 @@ mod forged;
 mod gpus;
 pub mod history;
 mod motion;
+mod of_host;
 mod open_files;
 mod own_list;
 mod owners;
@@ -54,6 +55,7 @@ pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessRepo
 pub use flight_recorder::{RecorderDumps, recorder_dumps};
 #[doc(hidden)]
 pub use forged::dump_of_forged_memory;
+pub use of_host::{HostNotRead, OfHost, grouped};
 pub use open_files::FewFiles;
 use owners::Owner;
 pub use pending::Pending;
@@ -330,6 +332,7 @@ pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
         all.gpu_remarks.extend(report.gpu_remarks);
         all.torch_notes.extend(report.torch_notes);
         all.lost_readers += &report.lost_readers;
+        all.hosts_not_read.extend(report.hosts_not_read);
         ranks.extend(report.communicators.into_iter().flat_map(|communicator| communicator.ranks));
     }
     let DumpReport { schema, job, processes, communicators, .. } =

@@ -25,6 +25,7 @@ pub enum ProcessState {
     Starved,
     Exited,
     #[default]
+    #[serde(other)]
     Unknown,
 }
 

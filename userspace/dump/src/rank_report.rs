@@ -194,11 +194,12 @@ pub enum ProxyListState {
     Read,
     /// The process changed it each time while it was read.
     Torn,
-    /// Addresses or values in the list do not fit this version of NCCL.
-    Unreadable,
     /// No proxy yet: nothing was ever sent through one.
     #[default]
     None,
+    /// Addresses or values in the list do not fit this version of NCCL, or a newer ncclflow says something else.
+    #[serde(other)]
+    Unreadable,
 }
 
 /// A proxy op in flight with one peer. Steps are slots of the connection's FIFO, counted from the op's

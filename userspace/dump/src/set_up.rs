@@ -11,6 +11,7 @@ use super::{
     RankReport,
     places::{self, Places, Wanted},
 };
+use flow::known;
 use inspect::memory::Memory;
 use nccl_library::{
     fields::{bootstrap_state, comm},
@@ -22,6 +23,7 @@ use nccl_library::{
 #[serde(rename_all = "camelCase")]
 pub struct SetUp {
     /// Stage; null where the library's layouts do not tell.
+    #[serde(default, deserialize_with = "known")]
     pub stage: Option<Stage>,
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     CommunicatorReport, CopiedRank, DumpReport, LibraryReport, OpReport, ProcessId, ProcessReport,
-    ProcessState, PythonGroup, PythonReport, RankReport, gpus, python,
+    ProcessState, PythonGroup, PythonReport, RankReport, gpus, of_host, python,
     verdict::{Kind, State, named},
 };
 use flow::text::{joined, write_paragraph as wrapped};
@@ -74,6 +74,10 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
         if let Some(next) = &job.next {
             wrapped(out, &format!("next: {next}"), 0)?;
         }
+        writeln!(out)?;
+    }
+    if !report.hosts_not_read.is_empty() {
+        of_host::write(out, &report.hosts_not_read)?;
         writeln!(out)?;
     }
     write_communicators(out, report, is_verbose)?;

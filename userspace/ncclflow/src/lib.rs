@@ -7,6 +7,9 @@
 pub mod allocator;
 mod descriptor_table;
 
+// Many hosts, asked by one command.
+pub mod fleet;
+
 // Check whether this host can trace.
 pub mod doctor;
 

@@ -13,8 +13,9 @@ struct Part<'a> {
     entries: Vec<&'a Entry>,
 }
 
-/// Identity of a group: backend, name, description and ranks. Ranks are empty where torch has not noted them.
-type Key<'a> = (Option<&'a str>, &'a str, &'a str, &'a [u64]);
+/// Identity of a group: job, backend, name, description and ranks. Ranks are empty where torch has not noted
+/// them.
+type Key<'a> = (Option<&'a str>, Option<&'a str>, &'a str, &'a str, &'a [u64]);
 
 /// Finds and judges the process groups of all processes.
 pub(super) fn of(processes: &[ProcessHistory]) -> Vec<GroupHistory> {
@@ -28,7 +29,7 @@ pub(super) fn of(processes: &[ProcessHistory]) -> Vec<GroupHistory> {
                 entries.entry((name, description)).or_default().push(entry);
             }
             let mut add = |(name, description), ranks, noted, entries| {
-                let key = (ring.backend.as_deref(), name, description, ranks);
+                let key = (process.job.as_deref(), ring.backend.as_deref(), name, description, ranks);
                 let part = Part { process, read_ns: notes.read_ns, noted, entries };
                 parts.entry(key).or_default().push(part);
             };
@@ -42,7 +43,7 @@ pub(super) fn of(processes: &[ProcessHistory]) -> Vec<GroupHistory> {
             }
         }
     }
-    let groups = parts.into_iter().map(|((backend, name, description, ranks), mut parts)| {
+    let groups = parts.into_iter().map(|((_, backend, name, description, ranks), mut parts)| {
         parts.sort_by_key(|part| (part.process.rank.is_none(), part.process.rank, part.process.pid));
         let rank =
             |part: &Part<'_>| Rank::new(part.process.rank, part.process.pid, part.read_ns, &part.entries);
@@ -67,6 +68,7 @@ impl Part<'_> {
         let ago = |at: i64| seconds(self.read_ns.saturating_sub(at));
         let completed = self.entries.iter().filter_map(|entry| entry.time_discovered_completed_ns);
         Member {
+            host: self.process.host.clone(),
             pid: self.process.pid,
             rank: self.process.rank,
             first_seq: rank.noted.first_seq(),

@@ -3,7 +3,7 @@
 //! Collectives are compared by torch's number of them in their group (`collective_seq_id`), as far as the
 //! rings of all ranks reach back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -127,12 +127,21 @@ pub(super) fn judge(name: &str, description: &str, size: usize, ranks: &[Rank]) 
         verdict.sentences = vec![format!("{group}: torch has recorded no collective")];
         return verdict;
     }
+    let twice = read_twice(ranks);
+    if !twice.is_empty() {
+        let (who, were) = (names::ranks(&twice), if twice.len() == 1 { "was" } else { "were" });
+        verdict.sentences = vec![format!(
+            "{group}: {who} {were} read more than once: of several jobs, which are not compared"
+        )];
+        return verdict;
+    }
     // The first number that the rings of all ranks still have.
     let from = with.iter().filter_map(|rank| rank.noted.first_seq()).max().unwrap_or(0);
     let most = with.iter().filter_map(|rank| rank.noted.last_seq()).max().unwrap_or(0);
     verdict.difference = difference(ranks, from);
-    verdict.late = find_late(ranks, most);
-    verdict.pending = find_pending(&with);
+    let (late, missing) = find_late(ranks, most).unzip();
+    let (pending, uncompleted) = find_pending(&with).unzip();
+    (verdict.late, verdict.pending) = (late, pending);
     verdict.called_last = last_of(ranks, from, |call| Some(call.called_ns));
     verdict.completed_last = last_of(ranks, from, |call| call.completed_ns);
 
@@ -143,7 +152,7 @@ pub(super) fn judge(name: &str, description: &str, size: usize, ranks: &[Rank]) 
     }
     if let Some(late) = &verdict.late {
         verdict.state = verdict.state.max(HistoryState::Waiting);
-        let missing: Vec<&Rank> = ranks.iter().filter(|rank| late.pids.contains(&rank.pid)).collect();
+        let missing = missing.unwrap_or_default();
         let has_called = |rank: &&Rank| rank.noted.called_ns(late.collective_seq_id).is_some();
         let have: Vec<&Rank> = with.iter().copied().filter(has_called).collect();
         let what = have.first().map(|rank| rank.noted.what(late.collective_seq_id)).unwrap_or_default();
@@ -158,7 +167,7 @@ pub(super) fn judge(name: &str, description: &str, size: usize, ranks: &[Rank]) 
     }
     if let Some(pending) = verdict.pending.as_ref().filter(|pending| pending.seconds >= seconds(LATE_NS)) {
         verdict.state = verdict.state.max(HistoryState::Waiting);
-        let who: Vec<&Rank> = with.iter().filter(|rank| pending.pids.contains(&rank.pid)).copied().collect();
+        let who = uncompleted.unwrap_or_default();
         let what = who.first().map(|rank| rank.noted.what(pending.collective_seq_id)).unwrap_or_default();
         verdict.sentences.push(format!(
             "{group}: torch has not noticed that collective {} is completed on {}, called {:.1} s before: {what}",
@@ -227,6 +236,14 @@ impl Call {
     }
 }
 
+/// Returns ranks that several processes have.
+fn read_twice(ranks: &[Rank]) -> Vec<Who> {
+    let mut seen = BTreeSet::new();
+    let known = ranks.iter().map(|rank| rank.who).filter(|who| matches!(who, Who::Rank(_)));
+    let twice: BTreeSet<Who> = known.filter(|who| !seen.insert(*who)).collect();
+    twice.into_iter().collect()
+}
+
 /// Finds the first number from `from` on under which ranks called different collectives. The call of most
 /// ranks comes first.
 fn difference(ranks: &[Rank], from: u64) -> Option<Difference> {
@@ -242,7 +259,7 @@ fn difference(ranks: &[Rank], from: u64) -> Option<Difference> {
 
 /// Finds the ranks that have not called what others called long before they were read: those that miss the
 /// lowest number.
-fn find_late(ranks: &[Rank], most: u64) -> Option<Late> {
+fn find_late(ranks: &[Rank], most: u64) -> Option<(Late, Vec<&Rank>)> {
     let mut found: Option<(u64, i64, Vec<&Rank>)> = None;
     for rank in ranks.iter().filter(|rank| rank.noted.last_seq().is_none_or(|last| last < most)) {
         let last = rank.noted.last_seq();
@@ -261,17 +278,17 @@ fn find_late(ranks: &[Rank], most: u64) -> Option<Late> {
             _ => found = Some((seq, waited, vec![rank])),
         }
     }
-    found.map(|(seq, waited, who)| late(seq, &who, waited))
+    found.map(|(seq, waited, who)| (late(seq, &who, waited), who))
 }
 
 /// Finds the lowest number that some rank called and that is not completed there, and those ranks.
-fn find_pending(ranks: &[&Rank]) -> Option<Late> {
+fn find_pending<'r>(ranks: &[&'r Rank]) -> Option<(Late, Vec<&'r Rank>)> {
     let next = |rank: &Rank| Some(rank.noted.next_after(rank.noted.completed_seq())?.seq);
     let seq = ranks.iter().filter_map(|rank| next(rank)).min()?;
     let who: Vec<&Rank> = ranks.iter().filter(|rank| next(rank) == Some(seq)).copied().collect();
     let waited = |rank: &&Rank| Some(rank.noted.read_ns.saturating_sub(rank.noted.called_ns(seq)?));
     let waited = who.iter().filter_map(waited).max()?;
-    Some(late(seq, &who, waited))
+    Some((late(seq, &who, waited), who))
 }
 
 /// Finds the latest number at which every rank has a time, and the rank with the latest time.

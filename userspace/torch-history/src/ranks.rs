@@ -1,6 +1,6 @@
 //! Rank of a process in its job.
 
-use flow::identity::{Job, JobSource, JobVariable, Largest, Whose};
+use flow::identity::{Job, JobSource, JobVariable, Largest, Variables, Whose};
 use inspect::{identity::read_variables, process::Process};
 use torch::flight_recorder::ProcessGroup;
 
@@ -42,6 +42,8 @@ fn largest(history: &ProcessHistory) -> Option<&ProcessGroup> {
 
 /// Sets the rank by torch's own note, or by the environment that the process was started with.
 pub(super) fn by_itself(process: &Process, history: &mut ProcessHistory) {
+    let slurm = |variables: Variables| variables.text(JobVariable::SlurmJobId).map(str::to_owned);
+    history.job = read_variables(process).and_then(slurm);
     let Some(group) = largest(history) else { return };
     let noted = history.rings().find_map(|ring| ring.rank).map(u64::from);
     if let Some(rank) = noted.filter(|rank| group.ranks.contains(rank)) {

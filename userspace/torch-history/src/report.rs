@@ -48,6 +48,8 @@ pub struct GroupHistory {
     pub comm_hashes: Vec<String>,
     /// The job's ranks in the order of the group's.
     pub ranks: Vec<u64>,
+    /// Judged anew wherever a report is read.
+    #[serde(skip_deserializing)]
     pub verdict: GroupVerdict,
     pub members: Vec<Member>,
 }
@@ -56,6 +58,9 @@ pub struct GroupHistory {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Member {
+    /// Host of the process; empty in a history that an older ncclflow has made.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
     pub pid: u32,
     /// Rank in the job; null where nothing tells it.
     pub rank: Option<u64>,
@@ -84,6 +89,9 @@ pub struct ProcessHistory {
     /// NCCL's communicator of the largest group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank_from: Option<String>,
+    /// Job, where the process was started with its name (`SLURM_JOB_ID`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
     /// torch's notes; null if the process has no torch.
     pub notes: Option<NotesReport>,
     /// Reason why the process was not read.
@@ -99,6 +107,11 @@ impl GroupHistory {
 
     pub fn has(&self, entry: &Entry) -> bool {
         entry.is_of(&self.name, &self.description)
+    }
+
+    /// Tells whether a process is one of the members.
+    pub fn has_process(&self, process: &ProcessHistory) -> bool {
+        self.members.iter().any(|member| (&member.host, member.pid) == (&process.host, process.pid))
     }
 }
 

@@ -6,13 +6,16 @@
 
 mod text;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::{Result, bail};
 use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
-use crate::{Choice, RankReport, chosen, comm_ranks, survey};
+use crate::{Choice, HostNotRead, RankReport, chosen, comm_ranks, survey};
 use flow::text::joined;
 use inspect::{clock::now_ns, host::host_name, memory::ScanLimits, process::Process, python::Runtimes};
 use nccl_library::symbols::DebugFiles;
@@ -30,10 +33,39 @@ pub const HISTORY_SCHEMA: u32 = 1;
 pub struct HistoryReport {
     pub schema: u32,
     pub host: String,
+    /// All hosts that were read, where they are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
     pub unix_time_ns: i64,
+    /// Judged anew wherever a report is read.
+    #[serde(skip_deserializing)]
     pub verdict: HistoryVerdict,
     pub groups: Vec<GroupHistory>,
     pub processes: Vec<ProcessHistory>,
+    /// Other hosts that were asked and gave no history.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts_not_read: Vec<HostNotRead>,
+}
+
+/// Merges the histories of several hosts into one, compared again over all their ranks.
+pub fn merge(reports: Vec<HistoryReport>) -> HistoryReport {
+    let mut all = HistoryReport { schema: HISTORY_SCHEMA, host: host_name(), ..HistoryReport::default() };
+    let mut hashes: BTreeMap<(String, String, Vec<u64>), BTreeSet<String>> = BTreeMap::new();
+    for report in reports {
+        all.hosts.push(report.host);
+        all.unix_time_ns = all.unix_time_ns.max(report.unix_time_ns);
+        all.processes.extend(report.processes);
+        for group in report.groups {
+            hashes.entry((group.name, group.description, group.ranks)).or_default().extend(group.comm_hashes);
+        }
+    }
+    all.groups = torch_history::compare(&mut all.processes, &[]);
+    for group in &mut all.groups {
+        let known = hashes.get(&(group.name.clone(), group.description.clone(), group.ranks.clone()));
+        group.comm_hashes = known.into_iter().flatten().cloned().collect();
+    }
+    all.verdict = torch_history::over(&all.groups);
+    all
 }
 
 /// Processes, groups and entries that are looked at.
@@ -91,6 +123,7 @@ pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
         verdict: torch_history::over(&groups),
         groups,
         processes: found,
+        ..HistoryReport::default()
     })
 }
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::HistoryReport;
+use crate::of_host;
 use flow::text::{joined, nanoseconds, number, write_paragraph as wrapped};
 use torch::flight_recorder::Entry;
 use torch_history::{
@@ -28,9 +29,10 @@ pub fn render(report: &HistoryReport, last: Option<usize>) -> String {
 
 fn write_report(out: &mut String, report: &HistoryReport, last: usize) -> fmt::Result {
     wrapped(out, &report.verdict.sentence, 0)?;
+    of_host::write(out, &report.hosts_not_read)?;
     writeln!(out)?;
     for process in &report.processes {
-        write_process(out, process)?;
+        write_process(out, process, report.hosts.len() > 1)?;
     }
     for group in &report.groups {
         writeln!(out)?;
@@ -39,7 +41,8 @@ fn write_report(out: &mut String, report: &HistoryReport, last: usize) -> fmt::R
     Ok(())
 }
 
-fn write_process(out: &mut String, process: &ProcessHistory) -> fmt::Result {
+/// Writes a process, with its host if there are several.
+fn write_process(out: &mut String, process: &ProcessHistory, several: bool) -> fmt::Result {
     let rank = process.rank.map(|rank| format!(", rank {rank}")).unwrap_or_default();
     let from = match process.rank_from.as_deref() {
         Some("torch") | None => String::new(),
@@ -54,7 +57,8 @@ fn write_process(out: &mut String, process: &ProcessHistory) -> fmt::Result {
             format!("torch {}{how}", notes.torch.as_deref().unwrap_or("of unknown version"))
         }
     };
-    wrapped(out, &format!("process {} ({}){rank}{from}: {what}", process.pid, process.name), 0)?;
+    let host = if several { format!(" on {}", process.host) } else { String::new() };
+    wrapped(out, &format!("process {} ({}){host}{rank}{from}: {what}", process.pid, process.name), 0)?;
     let Some(notes) = &process.notes else {
         return process.error.as_deref().map_or(Ok(()), |why| wrapped(out, why, 2));
     };
@@ -160,9 +164,7 @@ struct Cell<'a> {
 /// Writes the latest collectives of the group, the latest last, and the ranks that called each.
 fn write_rows(out: &mut String, group: &GroupHistory, report: &HistoryReport, last: usize) -> fmt::Result {
     let mut rows: BTreeMap<u64, Vec<Cell<'_>>> = BTreeMap::new();
-    for process in
-        report.processes.iter().filter(|process| group.members.iter().any(|member| member.pid == process.pid))
-    {
+    for process in report.processes.iter().filter(|process| group.has_process(process)) {
         let Some(notes) = &process.notes else { continue };
         let rings = notes.rings.iter().filter(|ring| ring.backend == group.backend);
         let own = rings.flat_map(|ring| &ring.entries).filter(|entry| group.has(entry));

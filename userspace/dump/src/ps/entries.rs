@@ -1,22 +1,25 @@
 //! The list as data: the schema of `--json` (docs/OUTPUT.md).
 
 use anyhow::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::launches::Launches;
-use crate::{CopiedRank, RankReport};
-use flow::identity::Container;
+use crate::{CopiedRank, HostNotRead, RankReport};
+use flow::{identity::Container, known};
 use inspect::process::{Description, Evidence, MappedLibrary};
 use nccl_library::symbols::{Resolution, SymbolSource};
 
 /// Version of the schema. Keys may be added within one version; none changes its meaning.
 pub const PS_SCHEMA: u32 = 1;
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PsReport {
     pub schema: u32,
     pub host: String,
+    /// All hosts that were looked at, where they are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
     pub unix_time: u64,
     /// Processes in the order of their PIDs.
     pub processes: Vec<ProcessEntry>,
@@ -25,11 +28,17 @@ pub struct PsReport {
     pub denied: usize,
     /// `/proc` hides the processes of other users (`hidepid`), so [`Self::denied`] does not count them.
     pub hidden: bool,
+    /// Other hosts that were asked and gave no list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts_not_read: Vec<HostNotRead>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessEntry {
+    /// Host of the process, in a list of several hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// PID in the namespace of this program.
     pub pid: u32,
     /// PID in the process's own namespace.
@@ -45,7 +54,7 @@ pub struct ProcessEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<u32>,
     /// Ranks of processes that are gone, of whose communicators the process has copies.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_over_of: Vec<CopiedRank>,
     /// All memory of the process was scanned.
     pub scan_is_complete: Option<bool>,
@@ -54,7 +63,7 @@ pub struct ProcessEntry {
 }
 
 /// A file that is NCCL, or holds it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LibraryEntry {
     /// Path of the file, as the process names it.
@@ -64,19 +73,21 @@ pub struct LibraryEntry {
     pub device: u64,
     pub inode: u64,
     /// Evidence that the file is NCCL.
-    pub found_by: Evidence,
+    #[serde(default, deserialize_with = "known")]
+    pub found_by: Option<Evidence>,
     pub version: Option<String>,
     /// CUDA version that the library was built for.
     pub cuda_version: Option<String>,
     pub build_id: Option<String>,
     /// Source from which `record` would have the library's symbols and layouts.
+    #[serde(default, deserialize_with = "known")]
     pub symbols: Option<SymbolSource>,
     /// Reason why the library's communicators are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommunicatorEntry {
     pub comm_hash: String,
@@ -119,7 +130,7 @@ impl LibraryEntry {
             deleted: file.deleted,
             device: file.id.device,
             inode: file.id.inode,
-            found_by: Evidence::Name,
+            found_by: None,
             version: resolution.and_then(|resolution| Some(resolution.nccl_version?.to_string())),
             cuda_version: cuda_version.map(|(major, minor)| format!("{major}.{minor}")),
             build_id: resolution.and_then(|resolution| Some(resolution.build_id.as_ref()?.to_string())),

@@ -5,13 +5,14 @@ use std::{
     time::Instant,
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Counters, RankReport};
+use flow::known;
 use nccl_library::fields::counts_always;
 
 /// Counter of NCCL's that [`Launches::collectives`] is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LaunchCounter {
     /// `ncclComm.seqNumber`, by function: from 2.26 on.
@@ -21,12 +22,13 @@ pub enum LaunchCounter {
     CollOpCount,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Launches {
     /// Number of collectives; `None` where this version has no number that counts them all, or counts them
     /// together with another communicator's.
     pub collectives: Option<u64>,
+    #[serde(default, deserialize_with = "known")]
     pub collectives_counter: Option<LaunchCounter>,
     /// Number of collectives by function; empty where NCCL does not count them apart.
     pub collectives_by_function: BTreeMap<String, u64>,
@@ -35,7 +37,7 @@ pub struct Launches {
     pub since_last_look: Option<Movement>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Movement {
     pub seconds: f64,

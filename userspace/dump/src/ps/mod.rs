@@ -28,6 +28,21 @@ use inspect::{
 };
 use nccl_library::symbols::{DebugFiles, Resolution};
 
+/// Merges the lists of several hosts into one.
+pub fn merge(reports: Vec<PsReport>) -> PsReport {
+    let mut all = PsReport { schema: PS_SCHEMA, host: host_name(), ..PsReport::default() };
+    for report in reports {
+        let host = report.host;
+        let of_host = |entry| ProcessEntry { host: Some(host.clone()), ..entry };
+        all.processes.extend(report.processes.into_iter().map(of_host));
+        all.unix_time = all.unix_time.max(report.unix_time);
+        all.denied += report.denied;
+        all.hidden |= report.hidden;
+        all.hosts.push(host);
+    }
+    all
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct PsOptions {
     pub filter: Filter,
@@ -148,7 +163,7 @@ impl Lister {
             entry
         });
         // The path and its state belong to the process, not to the inode.
-        LibraryEntry { path: file.shown(), deleted: file.deleted, found_by, ..entry }
+        LibraryEntry { path: file.shown(), deleted: file.deleted, found_by: Some(found_by), ..entry }
     }
 
     fn resolve(&self, file: &MappedLibrary) -> Result<Resolution> {

@@ -6,7 +6,7 @@ use super::{
     entries::{CommunicatorEntry, LibraryEntry, ProcessEntry, PsReport},
     launches::Launches,
 };
-use crate::CopiedRank;
+use crate::{CopiedRank, grouped};
 use flow::text::{age, column_widths, cut_left, cut_right, write_wrapped};
 use nccl_library::symbols::SymbolSource;
 
@@ -16,21 +16,35 @@ const MIN_PATH: usize = 12;
 
 /// Renders the list. `width` is the number of columns of the terminal; without it nothing is cut.
 pub fn render(report: &PsReport, width: Option<usize>) -> String {
-    let mut out = String::new();
+    let (mut out, several) = (String::new(), report.hosts.len() > 1);
     if report.processes.is_empty() {
         let whose = if report.denied > 0 || report.hidden { " that may be inspected" } else { "" };
+        let of = if several { "these hosts" } else { "this host" };
         // Writing to a string cannot fail.
-        _ = writeln!(out, "no process of this host{whose} uses NCCL");
+        _ = writeln!(out, "no process of {of}{whose} uses NCCL");
     } else {
-        _ = writeln!(out, "{}", cut_right(&headline(&report.processes), width));
-        table(&mut out, &report.processes, width.map(|width| width.max(MIN_WIDTH)));
+        _ = writeln!(out, "{}", cut_right(&headline(&report.processes, report.hosts.len()), width));
+        let width = width.map(|width| width.max(MIN_WIDTH));
+        // The processes of a host stand together.
+        for processes in report.processes.chunk_by(|one, next| one.host == next.host) {
+            if let Some(host) = processes.first().and_then(|process| process.host.as_deref()) {
+                _ = writeln!(out, "\n{}", cut_right(host, width));
+            }
+            table(&mut out, processes, width);
+        }
+        if several {
+            out.push('\n');
+        }
     }
     let mut note = |text: &str| {
         // Writing to a string cannot fail.
         _ = write_wrapped(&mut out, text, 0, width.unwrap_or(usize::MAX));
     };
+    for line in grouped(&report.hosts_not_read) {
+        note(&format!("not read: {line}"));
+    }
     if report.denied > 0 {
-        let remedy = if rustix::process::geteuid().is_root() { "" } else { ": run as root to see them" };
+        let remedy = if several || rustix::process::geteuid().is_root() { "" } else { ": run as root to see them" };
         note(&format!("processes that may not be inspected: {}{remedy}", report.denied));
     }
     if report.hidden {
@@ -39,8 +53,9 @@ pub fn render(report: &PsReport, width: Option<usize>) -> String {
     out
 }
 
-/// Sums the list up: `2 processes use NCCL; ranks here: 4, of 2 communicators`.
-fn headline(processes: &[ProcessEntry]) -> String {
+/// Sums the list up: `2 processes use NCCL; ranks here: 4, of 2 communicators`. `hosts`: the number of hosts
+/// that were looked at, if they are several.
+fn headline(processes: &[ProcessEntry], hosts: usize) -> String {
     let count = processes.len();
     let mut text = format!("{count} {}", if count == 1 { "process uses NCCL" } else { "processes use NCCL" });
     // Copies in forked children do not count.
@@ -48,7 +63,12 @@ fn headline(processes: &[ProcessEntry]) -> String {
     let hashes: BTreeSet<&str> = ranks().map(|rank| rank.comm_hash.as_str()).collect();
     if !hashes.is_empty() {
         let what = if hashes.len() == 1 { "communicator" } else { "communicators" };
-        _ = write!(text, "; ranks here: {}, of {} {what}", ranks().count(), hashes.len());
+        let here = if hosts > 1 { "" } else { " here" };
+        _ = write!(text, "; ranks{here}: {}, of {} {what}", ranks().count(), hashes.len());
+    }
+    if hosts > 1 {
+        let with: BTreeSet<&str> = processes.iter().filter_map(|process| process.host.as_deref()).collect();
+        _ = write!(text, "; on {} of {hosts} hosts", with.len());
     }
     text
 }
@@ -201,7 +221,7 @@ mod tests {
                 deleted: true,
                 device: 1,
                 inode: 2,
-                found_by: Evidence::Name,
+                found_by: Some(Evidence::Name),
                 version: Some("2.27.5".to_owned()),
                 cuda_version: None,
                 build_id: None,

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AddressSpace, Memory, ReadError};
 use crate::resolver;
+use flow::known;
 use nccl_library::elf::RuntimeAddr;
 
 /// Bytes that are copied at once: small enough to stay in the cache, large enough to make calls cheap.
@@ -86,7 +87,7 @@ pub struct ScanReport {
     pub milliseconds: u64,
     /// Every page was looked at. Otherwise [`Self::ended_by`] says why not.
     pub complete: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<ScanEnd>,
     /// Number of pieces that could not be read: unmapped meanwhile.
     pub unreadable: u64,

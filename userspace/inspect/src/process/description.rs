@@ -4,7 +4,7 @@ use flow::identity::{Container, cgroup_path};
 use std::{collections::HashMap, fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     printable,
@@ -16,7 +16,7 @@ use super::{
 const MAX_COMMAND: usize = 4096;
 
 /// A process, described.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Description {
     /// The command line, without control characters.

@@ -11,6 +11,7 @@ use clap::{Args, builder::styling::AnsiColor};
 
 use super::{
     exit::Exit,
+    fleet_args::{FleetArgs, RemoteWords, ask},
     merge,
     progress::reading,
     shared_args::{DebugArgs, LookedAtArgs, seconds},
@@ -22,9 +23,9 @@ use inspect::memory::ScanLimits;
 
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
-#[command(group = clap::ArgGroup::new("source").required(true).multiple(true).args(["pids", "all", "merge"]))]
 #[command(after_help = "\
 Examples:
+  ncclflow dump                                what the jobs of this host wait for
   ncclflow dump -p 4242                        what a job that hangs waits for
   ncclflow dump -p $(pgrep -d, -f train.py)    all ranks of this host
   ncclflow dump -p 4242 -v                     with threads and operations in flight
@@ -32,7 +33,10 @@ Examples:
   ncclflow dump -p 4242 --json > $(hostname).json
   ncclflow dump --merge host1.json host2.json  the verdict over several hosts
   ncclflow dump --merge dumps/                 of all *.json files of a folder
-  for h in $HOSTS; do ssh $h ncclflow dump --all --json; done | ncclflow dump --merge -
+  ncclflow dump --hosts node[01-16]            the verdict over these hosts, asked by ssh
+  ncclflow dump --hostfile hosts --remote 'sudo -n ncclflow' --via 'ssh -J bastion'
+  ncclflow dump --slurm 4711                   over the nodes of a job, by srun
+  ncclflow dump --k8s                          over all nodes with ncclflow's pods, by kubectl
   ncclflow dump --all --flight-recorder fr/rank_
                                                and files as torch's flight recorder has them, for torchfrtrace
 
@@ -42,6 +46,9 @@ Exit codes: 0 healthy; 3 stuck; 5 waiting for a rank that makes progress elsewhe
 pub struct DumpArgs {
     #[command(flatten)]
     pub whom: LookedAtArgs,
+
+    #[command(flatten)]
+    pub fleet: FleetArgs,
 
     /// Dumps of other hosts (their --json) to judge together with this one: files, folders with *.json files,
     /// or - for standard input
@@ -86,9 +93,24 @@ pub struct DumpArgs {
     pub max_seconds: u64,
 }
 
+impl DumpArgs {
+    /// Returns what ncclflow does on other hosts.
+    fn remote_words(&self) -> RemoteWords {
+        let mut words = RemoteWords::of(&["dump", "--all", "--json"]);
+        words.add_flag("stacks", self.stacks);
+        words.add_flag("first", self.first);
+        words.add("interval", [self.interval.as_secs_f64()]);
+        words.add("max-gib", [self.max_gib]);
+        words.add("max-seconds", [self.max_seconds]);
+        self.debug.add_to(&mut words);
+        words
+    }
+}
+
 pub(super) fn run(args: &DumpArgs) -> Result<Exit> {
     let mut reports = Vec::new();
-    if args.whom.all || !args.whom.pids.is_empty() {
+    let fleet = args.fleet.fleet()?;
+    if args.whom.is_given() || (fleet.is_none() && args.merge.is_empty()) {
         let options = DumpOptions {
             interval: args.interval,
             first_only: args.first,
@@ -102,8 +124,16 @@ pub(super) fn run(args: &DumpArgs) -> Result<Exit> {
         let choice = args.whom.choice();
         reports.push(reading("", |line| dump::dump(&choice, &options, &mut |progress| line.scan(progress)))?);
     }
+    let mut not_read = Vec::new();
+    if let Some(fleet) = &fleet {
+        let gathered = ask::<DumpReport>(fleet, &args.remote_words())?;
+        reports.extend(gathered.answers);
+        not_read = gathered.not_read;
+    }
     reports.extend(merge::reports(&args.merge)?);
-    let report = if args.merge.is_empty() { reports.pop().unwrap_or_default() } else { dump::merge(reports) };
+    let is_alone = args.merge.is_empty() && fleet.is_none();
+    let mut report = if is_alone { reports.pop().unwrap_or_default() } else { dump::merge(reports) };
+    report.hosts_not_read.append(&mut not_read);
     let (color, exit) = match report.state() {
         State::Healthy => (AnsiColor::Green, Exit::Done),
         State::Stuck => (AnsiColor::Red, Exit::Findings),

@@ -10,20 +10,22 @@ use clap::{Args, ValueEnum};
 
 use super::{
     exit::Exit,
+    fleet_args::{FleetArgs, RemoteWords, ask},
     shared_args::{DebugArgs, LookedAtArgs},
     write_report,
 };
+use crate::fleet::Gathered;
 use analysis::export::RankFiles;
 use dump::history::{self, HistoryOptions, HistoryReport};
 use torch_history::HistoryState;
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("source").required(true).args(["pids", "all"]))]
 #[command(after_help = "\
 Examples:
   ncclflow history -p $(pgrep -d, -f train.py)     all ranks of this host, by process group
   ncclflow history --all --last 50                 the latest 50 collectives of each group
   ncclflow history --all --comm tensor_parallel    one process group, by name, description or commHash
+  ncclflow history --slurm 4711                    the ranks of a job on all its nodes; also --hosts, --k8s
   ncclflow history --all --json | jq '.groups[] | {description, verdict}'
   ncclflow history --all -f flight-recorder -o traces/nccl_trace_rank_   for torchfrtrace
 
@@ -36,11 +38,15 @@ pub struct HistoryArgs {
     #[command(flatten)]
     pub whom: LookedAtArgs,
 
+    #[command(flatten)]
+    pub fleet: FleetArgs,
+
     /// Only the process group of this name or description, or of the communicator with this hash (0x…)
     #[arg(long, value_name = "NAME|HASH")]
     pub comm: Option<String>,
 
-    /// Only so many of the latest collectives of each process group; the text shows 10, the JSON has all
+    /// Only so many of the latest collectives of each process group; the text shows 10, the JSON has all, of other
+    /// hosts 100
     #[arg(long, value_name = "N", value_parser = count)]
     pub last: Option<usize>,
 
@@ -75,6 +81,22 @@ fn count(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Collectives of each process group that other hosts send, unless `--last` says otherwise: all of a large
+/// job's would be gigabytes.
+const LAST_OF_HOSTS: usize = 100;
+
+impl HistoryArgs {
+    /// Returns what ncclflow does on other hosts.
+    fn remote_words(&self) -> RemoteWords {
+        let mut words = RemoteWords::of(&["history", "--all", "--json"]);
+        words.add("comm", &self.comm);
+        // Files of torch's have all.
+        words.add("last", self.last.or_else(|| self.format.is_none().then_some(LAST_OF_HOSTS)));
+        self.debug.add_to(&mut words);
+        words
+    }
+}
+
 pub(super) fn run(args: &HistoryArgs) -> Result<Exit> {
     let options = HistoryOptions {
         choice: args.whom.choice(),
@@ -82,7 +104,13 @@ pub(super) fn run(args: &HistoryArgs) -> Result<Exit> {
         last: args.last,
         debug_files: args.debug.apply(),
     };
-    let report = history::history(&options)?;
+    let report = match args.fleet.fleet()? {
+        Some(fleet) => {
+            let Gathered { answers, not_read } = ask(&fleet, &args.remote_words())?;
+            HistoryReport { hosts_not_read: not_read, ..history::merge(answers) }
+        }
+        None => history::history(&options)?,
+    };
     write_report(args.json, &report, |out| Ok(write!(out, "{}", history::render(&report, args.last))?))?;
     ensure_something(&report)?;
     // There is one format.

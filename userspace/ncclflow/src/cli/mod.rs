@@ -14,6 +14,7 @@ mod doctor;
 mod dump;
 mod exit;
 mod export;
+mod fleet_args;
 mod history;
 mod live_stacks;
 mod merge;

@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::Result;
 
+use crate::fleet::Asking;
 use dump::Progress;
 
 /// Duration up to which work is not worth a line.
@@ -50,6 +51,23 @@ impl ProgressLine {
         let is_due = self.shown.is_none_or(|shown| shown.elapsed() >= INTERVAL);
         if self.is_terminal && is_due && self.begun.elapsed() >= PATIENCE {
             overwrite(&line());
+            self.shown = Some(Instant::now());
+        }
+    }
+
+    /// Shows how many hosts have answered. Where there is no terminal, it is told every ten seconds.
+    pub(super) fn hosts(&mut self, asking: &Asking) {
+        const OFTEN: Duration = Duration::from_secs(10);
+        let Asking { hosts, answered, failed, begun } = *asking;
+        let line = || {
+            let failed = if failed > 0 { format!(", {failed} without an answer") } else { String::new() };
+            let of = if hosts > 0 { format!("{answered} of {hosts} hosts answered") } else { "asking".to_owned() };
+            format!("{of}{failed}, {} s", begun.elapsed().as_secs())
+        };
+        if self.is_terminal {
+            self.show(line);
+        } else if self.shown.unwrap_or(self.begun).elapsed() >= OFTEN {
+            tell!("{}", line());
             self.shown = Some(Instant::now());
         }
     }

@@ -11,10 +11,12 @@ use clap::Args;
 
 use super::{
     exit::Exit,
+    fleet_args::{FleetArgs, RemoteWords, ask},
     progress::reading,
     shared_args::{DebugArgs, FilterArgs, seconds},
     terminal, write_json_line, write_report,
 };
+use crate::fleet::Gathered;
 use dump::ps::{Lister, PsOptions, PsReport, render};
 use inspect::{
     layout_cache::{LayoutCache, default_folder},
@@ -29,6 +31,7 @@ Examples:
   ncclflow ps --user ann --nccl-version 2.27
   ncclflow ps --watch 2                        again and again, with the collectives that were launched meanwhile
   ncclflow ps --watch 2 --no-comms
+  ncclflow ps --hosts node[01-16]              of these hosts, asked by ssh; also --hostfile, --slurm JOB, --k8s
 
 NCCL that is linked statically into a library or program is found by its version string. docs/OUTPUT.md has the JSON's schema.
 Without root you see your own processes, and how many others there are.")]
@@ -36,12 +39,15 @@ pub struct PsArgs {
     #[command(flatten)]
     pub filter: FilterArgs,
 
+    #[command(flatten)]
+    pub fleet: FleetArgs,
+
     /// Do not look for communicators in the processes' memory: faster
     #[arg(long)]
     pub no_comms: bool,
 
     /// List again every SECS seconds, until Ctrl-C
-    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    #[arg(long, value_name = "SECS", value_parser = seconds, conflicts_with = "fleet")]
     pub watch: Option<Duration>,
 
     /// All that was found, as JSON; with --watch an object a line
@@ -56,7 +62,24 @@ pub struct PsArgs {
     pub max_seconds: u64,
 }
 
+impl PsArgs {
+    /// Returns what ncclflow does on other hosts.
+    fn remote_words(&self) -> RemoteWords {
+        let mut words = RemoteWords::of(&["ps", "--json"]);
+        self.filter.add_to(&mut words);
+        words.add_flag("no-comms", self.no_comms);
+        words.add("max-seconds", [self.max_seconds]);
+        self.debug.add_to(&mut words);
+        words
+    }
+}
+
 pub(super) fn run(args: &PsArgs) -> Result<Exit> {
+    if let Some(fleet) = args.fleet.fleet()? {
+        let Gathered { answers, not_read } = ask(&fleet, &args.remote_words())?;
+        show(&PsReport { hosts_not_read: not_read, ..dump::ps::merge(answers) }, args)?;
+        return Ok(Exit::Done);
+    }
     let options = PsOptions {
         filter: args.filter.filter(),
         communicators: !args.no_comms,

@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 
+use super::fleet_args::RemoteWords;
 use analysis::export::{Choice, Moment, RankRange, duration};
 use inspect::{process::Filter, resolver};
 use nccl_library::symbols::DebugFiles;
@@ -11,19 +12,24 @@ use nccl_library::symbols::DebugFiles;
 /// Processes that are looked at once.
 #[derive(Clone, Debug, Args)]
 pub struct LookedAtArgs {
-    /// Processes to read
-    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
+    /// Processes to read; otherwise all
+    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1.., conflicts_with = "fleet")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub pids: Vec<u32>,
 
     /// Every process of this node that has an NCCL library mapped, under any name, also in containers
-    #[arg(long, conflicts_with = "pids")]
+    #[arg(long, conflicts_with_all = ["pids", "fleet"])]
     pub all: bool,
 }
 
 impl LookedAtArgs {
+    /// Returns the processes; all where none is named.
     pub(super) fn choice(&self) -> dump::Choice {
-        if self.all { dump::Choice::All } else { dump::Choice::Pids(self.pids.clone()) }
+        if self.pids.is_empty() { dump::Choice::All } else { dump::Choice::Pids(self.pids.clone()) }
+    }
+
+    pub(super) fn is_given(&self) -> bool {
+        self.all || !self.pids.is_empty()
     }
 }
 
@@ -55,6 +61,18 @@ pub struct FilterArgs {
 }
 
 impl FilterArgs {
+    /// Adds these options to those for other hosts.
+    pub(super) fn add_to(&self, words: &mut RemoteWords) {
+        let all = [
+            ("user", &self.user),
+            ("cgroup", &self.cgroup),
+            ("container", &self.container),
+            ("comm", &self.comm),
+            ("nccl-version", &self.nccl_version),
+        ];
+        all.into_iter().for_each(|(option, values)| words.add(option, values));
+    }
+
     pub fn filter(&self) -> Filter {
         Filter {
             users: self.user.clone(),
@@ -143,6 +161,13 @@ pub struct DebugArgs {
 }
 
 impl DebugArgs {
+    /// Adds these options to those for other hosts: the files are theirs.
+    pub(super) fn add_to(&self, words: &mut RemoteWords) {
+        words.add("debug-file", self.debug_file.iter().map(|path| path.display()));
+        words.add("debug-dir", self.debug_dir.iter().map(|path| path.display()));
+        words.add_flag("allow-fuse", self.allow_fuse);
+    }
+
     /// Says which file systems are asked, and returns where debugging information is.
     pub(super) fn apply(&self) -> DebugFiles {
         resolver::allow_fuse(self.allow_fuse);
@@ -150,13 +175,10 @@ impl DebugArgs {
     }
 }
 
+/// Parses a length of time that is not 0: `5`, `0.5`, `500ms`, `30s`, `5m`.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    if seconds > 0.0 {
-        Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
-    } else {
-        Err("must be more than 0".to_owned())
-    }
+    let length = duration(text)?;
+    if length.is_zero() { Err("must be more than 0".to_owned()) } else { Ok(length) }
 }
 
 #[cfg(test)]

@@ -177,3 +177,27 @@ fn sends_and_receives_are_left_out() {
     first.push(Entry { is_p2p: true, ..entry(6, "send 0->1", 8, 9 * SECOND, false) });
     assert_eq!(judged(&[first, usual(1..=5)]).state, HistoryState::Agree);
 }
+
+#[test]
+fn ranks_of_several_jobs_in_groups_of_one_name_are_not_compared() {
+    let mut other = usual(1..=20);
+    other[3].profiling_name = "nccl:broadcast".to_owned();
+    let (one, other): (Vec<_>, Vec<_>) = (usual(1..=20), other);
+    let entries: Vec<Vec<&Entry>> = [&one, &one, &other].iter().map(|rank| rank.iter().collect()).collect();
+    let rank = |number: u64, pid, at: usize| Rank::new(Some(number), pid, NOW, &entries[at]);
+    let verdict = judge("0", "default_pg", 2, &[rank(0, 7, 0), rank(1, 8, 1), rank(1, 7, 2)]);
+    assert_eq!((verdict.state, verdict.difference), (HistoryState::Unknown, None));
+    assert!(verdict.sentences[0].contains("rank 1 was read more than once"), "{:?}", verdict.sentences);
+}
+
+/// On two hosts, processes can have one PID.
+#[test]
+fn a_rank_is_not_mixed_up_with_one_of_the_same_pid_on_another_host() {
+    let mut first = usual(1..=10);
+    first.push(entry(11, "all_gather", 4, 12 * SECOND, false));
+    let late = usual(1..=10);
+    let entries: Vec<Vec<&Entry>> = [&first, &late].iter().map(|rank| rank.iter().collect()).collect();
+    let ranks = [0, 1].map(|at| Rank::new(Some(at as u64), 100, NOW, &entries[at]));
+    let verdict = judge("0", "default_pg", 2, &ranks);
+    assert!(verdict.sentences[0].contains(": rank 1 has not called collective 11, which rank 0 called"), "{verdict:?}");
+}
