@@ -114,7 +114,8 @@ impl ProcessReport {
 
     /// Tells whether a rank runs in this process.
     pub(super) fn is_of(&self, rank: &RankReport) -> bool {
-        self.id() == rank.process()
+        // The numbers first: they nearly always tell.
+        self.pid == rank.pid && self.host == rank.host
     }
 
     pub(super) fn id(&self) -> ProcessId<'_> {

@@ -109,6 +109,14 @@ fn stage_of(next: u64, has_addresses: bool) -> Option<Stage> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_stage_that_a_newer_version_knows_is_none_that_is_known() {
+        let read = |text| serde_json::from_str::<super::SetUp>(text).unwrap().stage;
+        assert_eq!(read(r#"{"stage": "exchange"}"#), Some(super::Stage::Exchange));
+        assert_eq!(read(r#"{"stage": "dancing"}"#), None);
+        assert_eq!(read(r#"{"stage": null}"#), None);
+    }
+
     use super::*;
 
     #[test]

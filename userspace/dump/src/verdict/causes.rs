@@ -32,17 +32,20 @@ pub(super) fn follow(
 ) -> (BTreeMap<u32, String>, BTreeSet<u32>) {
     let (behind, most) = case.behind();
     let mut causes = Causes::default();
+    // Whoever is waited for is judged like whoever only waits, or more surely: no other search visits it again.
+    let (mut visited, mut visited_as_first) = (BTreeSet::new(), BTreeSet::new());
     for (number, rank) in &case.ranks {
         if rank.proxy.ops.is_empty() && !behind.contains(number) {
             continue;
         }
         let mut to_visit = vec![*number];
-        let mut visited = BTreeSet::new();
         while let Some(at) = to_visit.pop() {
-            if !visited.insert(at) || causes.sure.contains_key(&at) || causes.likely.contains_key(&at) {
+            let is_waited_for = at != *number;
+            let is_new = !visited.contains(&at)
+                && if is_waited_for { visited.insert(at) } else { visited_as_first.insert(at) };
+            if !is_new || causes.sure.contains_key(&at) || causes.likely.contains_key(&at) {
                 continue;
             }
-            let is_waited_for = at != *number;
             if let Some(cause) = sure_cause(case, at, &behind, most, is_waited_for) {
                 causes.sure.insert(at, cause);
                 continue;

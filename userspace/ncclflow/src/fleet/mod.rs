@@ -111,7 +111,7 @@ impl<T: OfHost> Answers<T> {
                 for (number, task) in &said.tasks {
                     let name = String::from_utf8_lossy(&task.host);
                     let name = if is_host(&name) { name.into_owned() } else { format!("task {number}") };
-                    let own = reasons.get(&Some(*number)).filter(|_| !is_late);
+                    let own = reasons.get(&Some(*number));
                     self.add(&name, &task.answer, is_late, || own.unwrap_or(&all).clone());
                     seen.insert(name);
                 }
