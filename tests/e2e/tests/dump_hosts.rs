@@ -1,6 +1,6 @@
-//! The recipes of docs/DUMP.md for many hosts, as they are written there, with namespaces as hosts: each has a name, a
+//! The commands of docs/DUMP.md for many hosts, as they are written there, with namespaces as hosts: each has a name, a
 //! network, mounts and processes of its own, and one rank of a job. `ssh`, `srun` and `kubectl` are scripts that enter
-//! them and behave as those do in what the recipes use.
+//! them and behave as those do in what the commands use.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,37 +18,48 @@ const RANKS: u32 = 3;
 
 /// As ssh: the words of the command are one line of shell on the other host.
 const SSH: &str = r#"#!/bin/sh
+while [ "${1#-}" != "$1" ]; do
+    case $1 in
+    --) shift; break;;
+    -o) shift;;
+    esac
+    shift
+done
 host=$1; shift
 exec nsenter --target "$(cat "$HOSTS/$host")" --all sh -c "$*"
 "#;
-/// As srun: the command on each host, with the host's name in the names of files. A task that fails ends the step with its
-/// exit code.
+/// As srun with `--label`: the command on each host, with the number of its task before each line.
 const SRUN: &str = r#"#!/bin/bash
 while [ "${1#-}" != "$1" ]; do
     case $1 in
-    --jobid|--ntasks-per-node) shift;;
-    --output) output=$2; shift;;
-    --error) error=$2; shift;;
-    --overlap|--kill-on-bad-exit=0) ;;
+    --) shift; break;;
+    --jobid) shift;;
+    --overlap|--label|--ntasks-per-node=1|--wait=0|--kill-on-bad-exit=0|--input=none) ;;
     *) echo "srun: what is $1?" >&2; exit 64;;
     esac
     shift
 done
-worst=0; tasks=
+worst=0; tasks=; number=0
 for host in $(ls "$HOSTS"); do
-    nsenter --target "$(cat "$HOSTS/$host")" --all "$@" > "${output//%N/$host}" 2> "${error//%N/$host}" & tasks="$tasks $!"
+    (
+        set -o pipefail
+        SLURMD_NODENAME=$host nsenter --target "$(cat "$HOSTS/$host")" --all "$@" | sed -u "s/^/$number: /"
+    ) & tasks="$tasks $!"; number=$((number + 1))
 done
 for task in $tasks; do wait "$task" || worst=$?; done
 exit $worst
 "#;
+const SQUEUE: &str = r#"#!/bin/sh
+ls "$HOSTS" | tr '\n' ,
+"#;
 /// As kubectl: a pod on each host.
 const KUBECTL: &str = r#"#!/bin/sh
-[ "$1 $2" = "--namespace ncclflow" ] || exit 64
-shift 2
+[ "$1" = --namespace=ncclflow ] || exit 64
+shift
 case $1 in
-get) [ "$*" = "get pods --selector app.kubernetes.io/name=ncclflow --output name" ] || exit 64
-    for host in $(ls "$HOSTS"); do echo "pod/$host"; done;;
-exec) pod=${2#pod/}; [ "$3" = -- ] || exit 64; shift 3
+get) [ "$2 $3" = "pods --selector=app.kubernetes.io/name=ncclflow" ] || exit 64
+    for host in $(ls "$HOSTS"); do echo "pod-$host $host Running"; done;;
+exec) pod=${2#pod-}; [ "$3" = -- ] || exit 64; shift 3
     exec nsenter --target "$(cat "$HOSTS/$pod")" --all "$@";;
 *) exit 64;;
 esac
@@ -94,7 +105,7 @@ impl Hosts {
         for (name, rank) in self.names.iter().zip(&self.ranks) {
             fs::write(known.join(name), first_inside(rank.pid()).to_string()).unwrap();
         }
-        for (name, script) in [("ssh", SSH), ("srun", SRUN), ("kubectl", KUBECTL)] {
+        for (name, script) in [("ssh", SSH), ("srun", SRUN), ("squeue", SQUEUE), ("kubectl", KUBECTL)] {
             let path = scripts.join(name);
             fs::write(&path, script).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -103,10 +114,11 @@ impl Hosts {
 
     /// Runs a recipe in a folder of its own, with `--json` for its last command, and gives what that prints and its exit
     /// code.
-    fn run(&self, recipe: &Block, ncclflow: &Path) -> (Value, Option<i32>, String) {
+    fn run(&self, recipe: &str, ncclflow: &Path) -> (Value, Option<i32>, String) {
         let folder = tempfile::tempdir().unwrap();
-        let script =
-            recipe.commands.join("\n").replace("ncclflow dump --merge", "ncclflow dump --json --merge");
+        let script = ["--merge", "--hosts", "--slurm", "--k8s"].iter().fold(recipe.to_owned(), |script, option| {
+            script.replace(&format!("ncclflow dump {option}"), &format!("ncclflow dump --json {option}"))
+        });
         let path = format!(
             "{}:{}:{}",
             self.folder.path().join("bin").display(),
@@ -150,22 +162,24 @@ impl Drop for Hosts {
 }
 
 #[test]
-fn the_recipes_for_ssh_slurm_and_kubernetes_name_the_rank_on_another_host() {
+fn the_commands_for_ssh_slurm_and_kubernetes_name_the_rank_on_another_host() {
     let (Some(ncclflow), Some(mut pythons), true) = (programs::ncclflow(), need_pythons(), root()) else {
         return;
     };
     let Some(hosts) = Hosts::start(&pythons.pop().unwrap().program) else { return };
     let document = fs::read_to_string(DOCUMENT).unwrap();
-    let recipe = |program: &str| {
-        let mut all = blocks(&document).into_iter();
-        let found =
-            all.find(|block| block.commands.iter().any(|command| command.trim_start().starts_with(program)));
-        found.unwrap_or_else(|| panic!("docs/DUMP.md has no recipe with {program}"))
+    let all = blocks(&document);
+    let with = |start: &str| {
+        let begins = |command: &String| command.trim_start().starts_with(start);
+        let block: Option<&Block> = all.iter().find(|block| block.commands.iter().any(begins));
+        block.unwrap_or_else(|| panic!("docs/DUMP.md has no commands with {start}"))
     };
+    let mut recipes = with("ncclflow dump --hosts").commands.clone();
+    assert_eq!(recipes.len(), 3, "{recipes:?}");
+    recipes.push(with("ssh ").commands.join("\n"));
     let deadline = Instant::now() + Duration::from_secs(180);
     let mut was_wrong = false;
-    for program in ["ssh ", "srun ", "for pod in $(kubectl "] {
-        let recipe = recipe(program);
+    for recipe in recipes {
         let (merged, code, said) = loop {
             let (merged, code, said) = hosts.run(&recipe, &ncclflow);
             // Until the ranks have come to rest.

@@ -112,13 +112,16 @@ fn absent_by_process(
     Some(format!("rank {number} ({}process {pid})", of_job(process, number)))
 }
 
+fn has_several_hosts(communicators: &[CommunicatorReport]) -> bool {
+    let mut hosts = communicators.iter().flat_map(|one| &one.ranks).map(|rank| &rank.host);
+    hosts.next().is_some_and(|first| hosts.any(|host| host != first))
+}
+
 /// Names a rank that is waited for by what one acts on: its rank in the job, PID, host and GPU, as far as
 /// they are known. The host is said where there are several.
 fn acted_on(communicators: &[CommunicatorReport], rank: &RankReport, processes: &[ProcessReport]) -> String {
-    let mut hosts = communicators.iter().flat_map(|one| &one.ranks).map(|rank| &rank.host);
-    let has_several_hosts = hosts.any(|host| *host != rank.host);
     let of_job = of_job(ProcessReport::of(rank, processes), rank.rank);
-    let host = if has_several_hosts { format!(" on {}", rank.host) } else { String::new() };
+    let host = if has_several_hosts(communicators) { format!(" on {}", rank.host) } else { String::new() };
     // As nvidia-smi numbers them.
     let gpu = rank.nvml_dev.map_or_else(String::new, |gpu| format!(", GPU {gpu}"));
     format!("rank {} ({of_job}process {}{host}{gpu})", rank.rank, rank.pid)
@@ -196,7 +199,11 @@ fn over_communicators(
         {
             absent
         } else {
-            let pids = joined(first.culprits.iter().take(8).map(|(_, pid)| pid), ", ");
+            let several = has_several_hosts(communicators);
+            let process = |(host, pid): &ProcessId<'_>| {
+                if several { format!("{pid} on {host}") } else { pid.to_string() }
+            };
+            let pids = joined(first.culprits.iter().take(8).map(process), ", ");
             let pids = if pids.is_empty() { pids } else { format!(" (process {pids})") };
             format!("{}{pids}", named(culprits))
         };
@@ -223,7 +230,11 @@ fn over_communicators(
     } else if is_circle {
         Some(circles::next_step(&ends))
     } else {
-        kind.map(|kind| kind.next_step(first.culprits.iter().map(|(_, pid)| *pid)))
+        // PIDs are those of one host.
+        let host = first.culprits.first().map(|(host, _)| *host);
+        let pids = first.culprits.iter().filter(|(on, _)| Some(*on) == host).map(|(_, pid)| *pid);
+        let place = host.filter(|_| has_several_hosts(communicators)).map(|host| format!(" (on {host})"));
+        kind.map(|kind| kind.next_step(pids) + &place.unwrap_or_default())
     };
     Some(JobVerdict { state, kind, sentence, next, communicators: hashes })
 }
@@ -302,6 +313,14 @@ mod tests {
         one.ranks[0].host = "b".to_owned();
         one.name = None;
         assert_eq!(said(&one, None), "stuck: communicator 0xab waits for rank 1 (process 101 on , GPU 5)");
+        one.ranks[1].host = "c".to_owned();
+        one.verdict.kind = Some(Kind::NotJoined);
+        let next = over(std::slice::from_ref(&one), &[]).unwrap().next.unwrap();
+        assert_eq!(next, "see where it is: ncclflow dump --stacks -p 101 (on c)");
+        one.verdict.culprits = vec![1, 2];
+        let job = over(std::slice::from_ref(&one), &[]).unwrap();
+        assert_eq!(job.next.unwrap(), "see where it is: ncclflow dump --stacks -p 102 (on )");
+        assert!(job.sentence.contains("ranks 1, 2 (process 102 on , 101 on c)"), "{}", job.sentence);
         // Nobody is waited for in either.
         let empty = [communicator("A", State::Stuck, &[], &[0]), communicator("B", State::Stuck, &[], &[1])];
         let sentence = over(&empty, &[]).unwrap().sentence;
