@@ -116,9 +116,12 @@ impl Hosts {
     /// code.
     fn run(&self, recipe: &str, ncclflow: &Path) -> (Value, Option<i32>, String) {
         let folder = tempfile::tempdir().unwrap();
-        let script = ["--merge", "--hosts", "--slurm", "--k8s"].iter().fold(recipe.to_owned(), |script, option| {
-            script.replace(&format!("ncclflow dump {option}"), &format!("ncclflow dump --json {option}"))
-        });
+        let script = ["--merge", "--hosts", "--slurm", "--k8s"].iter().fold(
+            recipe.replace("node[01-16],gpu7", &self.names.join(",")),
+            |script, option| {
+                script.replace(&format!("ncclflow dump {option}"), &format!("ncclflow dump --json {option}"))
+            },
+        );
         let path = format!(
             "{}:{}:{}",
             self.folder.path().join("bin").display(),

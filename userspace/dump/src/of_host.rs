@@ -4,7 +4,11 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{DumpReport, SCHEMA, history::{HISTORY_SCHEMA, HistoryReport}, ps::{PS_SCHEMA, PsReport}};
+use crate::{
+    DumpReport, SCHEMA,
+    history::{HISTORY_SCHEMA, HistoryReport},
+    ps::{PS_SCHEMA, PsReport},
+};
 use flow::text::{joined, write_paragraph};
 
 /// Names that are shown of hosts with one reason; all are in the JSON.
@@ -103,8 +107,11 @@ mod tests {
     #[test]
     fn a_report_of_one_host_tells_of_no_other() {
         let process = |host: &str| ProcessReport { host: host.to_owned(), ..ProcessReport::default() };
-        let mut report =
-            DumpReport { hosts: vec!["a".to_owned()], processes: vec![process("a")], ..DumpReport::default() };
+        let mut report = DumpReport {
+            hosts: vec!["a".to_owned()],
+            processes: vec![process("a")],
+            ..DumpReport::default()
+        };
         assert_eq!(report.host(), Some("a"));
         report.processes.push(process("b"));
         assert_eq!(report.host(), None);

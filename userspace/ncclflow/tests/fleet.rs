@@ -13,8 +13,8 @@ use std::{
 };
 
 use dump::{
-    ChannelReport, CommunicatorReport, DumpReport, Motion, OpReport, ProcessReport, ProcessState, ProxyListState,
-    ProxyReport, RankReport, SCHEMA,
+    ChannelReport, CommunicatorReport, DumpReport, Motion, OpReport, ProcessReport, ProcessState,
+    ProxyListState, ProxyReport, RankReport, SCHEMA,
 };
 use nccl_library::nccl::Direction;
 use serde_json::{Value, json};
@@ -256,7 +256,8 @@ fn all_ways_lead_to_one_verdict_over_all_hosts() {
 
 #[test]
 fn hosts_that_do_not_answer_well_are_named_and_the_rest_is_judged() {
-    let bad = ["hangs", "dies1", "dies2", "lacks", "idle", "garbage", "floods", "newer", "cut", "twin", "liar"];
+    let bad =
+        ["hangs", "dies1", "dies2", "lacks", "idle", "garbage", "floods", "newer", "cut", "twin", "liar"];
     let good = ["n1", "n2", "n3", "greets"].map(str::to_owned);
     let stage = Stage::new();
     stage.hang(&good);
@@ -304,7 +305,9 @@ fn a_job_of_slurm_and_pods_name_nodes_that_say_nothing() {
     stage.hang(&good);
     let all = [&["absent", "hangs", "idle", "floods"].map(str::to_owned)[..], &good].concat();
     fs::write(stage.path("nodes"), all.join("\n") + "\n").unwrap();
-    for (way, absent) in [(&["--slurm", "4711"][..], "srun: error: absent"), (&["--k8s"], "the pod is Pending")] {
+    for (way, absent) in
+        [(&["--slurm", "4711"][..], "srun: error: absent"), (&["--k8s"], "the pod is Pending")]
+    {
         let (code, report) = stage.json(&[&["dump", "--json", "--host-timeout", "10s"], way].concat());
         names_the_rank(&report, code);
         let why = not_read(&report);
@@ -312,9 +315,13 @@ fn a_job_of_slurm_and_pods_name_nodes_that_say_nothing() {
         let late = "no answer within 10.0s";
         assert!(why["hangs"].contains(late), "{way:?}: {why:?}");
         // A step ends for all of its tasks.
-        let absent_is = why.iter().any(|(host, why)| host.ends_with("absent") && (why.contains(absent) || *why == late));
+        let absent_is =
+            why.iter().any(|(host, why)| host.ends_with("absent") && (why.contains(absent) || *why == late));
         assert!(absent_is && why["idle"].contains("no process of this node"), "{way:?}: {why:?}");
-        assert!(why["floods"].contains("its answer is too long") || why["floods"] == late, "{way:?}: {why:?}");
+        assert!(
+            why["floods"].contains("its answer is too long") || why["floods"] == late,
+            "{way:?}: {why:?}"
+        );
     }
 }
 
@@ -327,8 +334,7 @@ fn other_versions_of_one_schema_are_read() {
     newer["newKey"] = json!({ "a": [1] });
     newer["job"] = json!({ "state": "smoking", "sentence": 1 });
     newer["processes"][1]["state"] = json!("napping");
-    newer["processes"][1]["libraries"] =
-        json!([{ "path": "x", "version": null, "buildId": null, "symbols": "crystal", "processor": "riscv" }]);
+    newer["processes"][1]["libraries"] = json!([{ "path": "x", "version": null, "buildId": null, "symbols": "crystal", "processor": "riscv" }]);
     newer["communicators"][0]["verdict"] = json!({ "state": "smoking", "kind": "smoke", "more": 1 });
     let rank = &mut newer["communicators"][0]["ranks"][1];
     rank["absent"] = json!([{ "rank": 77, "place": "moon" }]);
@@ -364,8 +370,11 @@ fn processes_of_all_hosts_are_listed_by_host() {
                     "collectivesCounter": "abacus", "collectivesByFunction": {} }] })
         });
         let processes: Vec<Value> = processes.collect();
-        stage.answer(host, &json!({ "schema": 1, "host": host, "unixTime": 5, "processes": processes,
-            "denied": 0, "hidden": false }));
+        stage.answer(
+            host,
+            &json!({ "schema": 1, "host": host, "unixTime": 5, "processes": processes,
+            "denied": 0, "hidden": false }),
+        );
     }
     let (code, text, told) = stage.run(&["ps", "--hosts", "n[1-2],dies", "--user", "ann", "--no-comms"]);
     assert_eq!(code, Some(0), "{told}");
@@ -374,7 +383,8 @@ fn processes_of_all_hosts_are_listed_by_host() {
     assert!(text.contains("\nn2\n") && text.contains("not read: dies: ssh: connect"), "{text}");
     assert!(fs::read_to_string(stage.path("asked")).unwrap().contains("ps --json --user=ann --no-comms"));
     let (_, report) = stage.json(&["ps", "--hosts", "n[1-2]", "--json"]);
-    let places: Vec<_> = report["processes"].as_array().unwrap().iter().map(|one| (&one["host"], &one["pid"])).collect();
+    let places: Vec<_> =
+        report["processes"].as_array().unwrap().iter().map(|one| (&one["host"], &one["pid"])).collect();
     assert_eq!(places, [(&json!("n1"), &json!(7)), (&json!("n1"), &json!(8)), (&json!("n2"), &json!(7))]);
 }
 
@@ -396,14 +406,20 @@ fn histories_of_hosts_are_compared_over_all_their_ranks() {
             "torn": 0, "noticedNs": null, "rank": number,
             "groups": [{ "name": "0", "description": "default_pg", "pgId": 0, "ranks": [0, 1], "status": null }],
             "entries": [entry(1, "all_reduce"), entry(2, second)] });
-        stage.answer(host, &json!({ "schema": 1, "host": host, "unixTimeNs": NOW, "groups": [],
+        stage.answer(
+            host,
+            &json!({ "schema": 1, "host": host, "unixTimeNs": NOW, "groups": [],
             "verdict": { "state": "puzzled", "sentence": "x" },
             "processes": [{ "host": host, "pid": 7, "name": "python3", "rank": number, "rankFrom": "torch",
-                "notes": { "torch": "2.11.0", "layoutsWereRun": true, "readNs": NOW, "rings": [ring] } }] }));
+                "notes": { "torch": "2.11.0", "layoutsWereRun": true, "readNs": NOW, "rings": [ring] } }] }),
+        );
     }
     let (code, report) = stage.json(&["history", "--hosts", "n1,n2,dies", "--json"]);
     let verdict = &report["groups"][0]["verdict"];
-    assert_eq!((code, &verdict["state"], &verdict["difference"]["collectiveSeqId"]), (Some(3), &json!("differ"), &json!(2)));
+    assert_eq!(
+        (code, &verdict["state"], &verdict["difference"]["collectiveSeqId"]),
+        (Some(3), &json!("differ"), &json!(2))
+    );
     assert_eq!(not_read(&report).len(), 1);
     assert!(fs::read_to_string(stage.path("asked")).unwrap().contains("history --all --json --last=100"));
     let (_, text, _) = stage.run(&["history", "--hosts", "n1,n2,dies"]);
@@ -414,7 +430,8 @@ fn histories_of_hosts_are_compared_over_all_their_ranks() {
 /// The figure of the issue: a thousand hosts take ten seconds beside the slowest.
 #[test]
 fn many_hosts_take_little_longer_than_the_slowest() {
-    let (count, limit) = if is_long() { (1000, Duration::from_secs(10)) } else { (100, Duration::from_secs(60)) };
+    let (count, limit) =
+        if is_long() { (1000, Duration::from_secs(10)) } else { (100, Duration::from_secs(60)) };
     let (stage, hosts) = (Stage::new(), names("node", count));
     stage.hang(&hosts);
     let list = format!("node[1-{count}],hangs1");

@@ -44,7 +44,8 @@ pub fn render(report: &PsReport, width: Option<usize>) -> String {
         note(&format!("not read: {line}"));
     }
     if report.denied > 0 {
-        let remedy = if several || rustix::process::geteuid().is_root() { "" } else { ": run as root to see them" };
+        let remedy =
+            if several || rustix::process::geteuid().is_root() { "" } else { ": run as root to see them" };
         note(&format!("processes that may not be inspected: {}{remedy}", report.denied));
     }
     if report.hidden {

@@ -3,23 +3,27 @@
 use anyhow::Result;
 use clap::Args;
 
-use super::{exit::Exit, write_report};
+use super::{
+    exit::Exit,
+    quantities::{Pids, each},
+    write_report,
+};
 use crate::doctor::{Verdict, examine};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   ncclflow doctor                              as root: all that tracing needs
-  ncclflow doctor -p 4242                      and what may be done to that process, what not, and why
+  ncclflow doctor -p 4242                      and what may be done to that process (or several), what not, and why
   ncclflow doctor --json | jq '.checks[] | select(.verdict != \"ok\")'
 
 Each line is ok, degraded (something is lost, the rest works) or no (nothing can be traced), with the remedy. A uprobe is put on
 ncclflow itself for a moment, and nowhere else. Runs without root as far as it can.
 Exit codes: 0 this host can trace; 1 it cannot, or not as this user; 2 wrong usage.")]
 pub struct DoctorArgs {
-    /// Say what may be done to this process: probes, returns, reading its memory. It is not touched
-    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
-    pub pid: Option<u32>,
+    /// Say what may be done to these processes: probes, returns, reading their memory. They are not touched
+    #[arg(short, long, value_name = "PID", num_args = 1..)]
+    pub pid: Vec<Pids>,
 
     /// As JSON (docs/OUTPUT.md)
     #[arg(long)]
@@ -27,7 +31,7 @@ pub struct DoctorArgs {
 }
 
 pub(super) fn run(args: &DoctorArgs) -> Result<Exit> {
-    let report = examine(args.pid);
+    let report = examine(&each(&args.pid));
     write_report(args.json, &report, |out| Ok(report.print(out)?))?;
     Ok(if report.verdict == Verdict::No { Exit::Failed } else { Exit::Done })
 }

@@ -14,7 +14,8 @@ use super::{
     fleet_args::{FleetArgs, RemoteWords, ask},
     merge,
     progress::reading,
-    shared_args::{DebugArgs, LookedAtArgs, seconds},
+    quantities::{seconds, size_from},
+    shared_args::{DebugArgs, LookedAtArgs},
     terminal, write_report,
 };
 use analysis::export::RankFiles;
@@ -68,8 +69,8 @@ pub struct DumpArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Seconds between two readings; there are three if nothing moves
-    #[arg(long, value_name = "SECS", default_value = "0.5", value_parser = seconds)]
+    /// Time between two readings; there are three if nothing moves
+    #[arg(long, value_name = "TIME", default_value = "0.5s", value_parser = seconds)]
     pub interval: Duration,
 
     /// Also the threads inside NCCL, and the operations of each rank
@@ -84,13 +85,13 @@ pub struct DumpArgs {
     #[arg(long)]
     pub first: bool,
 
-    /// Most memory to look through in each process, in GiB
-    #[arg(long, value_name = "GIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Most memory to look through in each process: 64 (GiB), 500M
+    #[arg(long, value_name = "SIZE", default_value = "64", value_parser = size_from(1 << 20, 1 << 30))]
     pub max_gib: u64,
 
-    /// Longest time to look through each process, in seconds
-    #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
-    pub max_seconds: u64,
+    /// Longest time to look through each process
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = seconds)]
+    pub max_seconds: Duration,
 }
 
 impl DumpArgs {
@@ -100,8 +101,9 @@ impl DumpArgs {
         words.add_flag("stacks", self.stacks);
         words.add_flag("first", self.first);
         words.add("interval", [self.interval.as_secs_f64()]);
-        words.add("max-gib", [self.max_gib]);
-        words.add("max-seconds", [self.max_seconds]);
+        // As versions before this one read them, too.
+        words.add("max-gib", [self.max_gib.div_ceil(1 << 30)]);
+        words.add("max-seconds", [self.max_seconds.as_secs().max(1)]);
         self.debug.add_to(&mut words);
         words
     }
@@ -114,10 +116,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<Exit> {
         let options = DumpOptions {
             interval: args.interval,
             first_only: args.first,
-            limits: ScanLimits {
-                bytes: args.max_gib.saturating_mul(1 << 30),
-                time: Duration::from_secs(args.max_seconds),
-            },
+            limits: ScanLimits { bytes: args.max_gib, time: args.max_seconds },
             debug_files: args.debug.apply(),
             stacks: args.stacks,
         };

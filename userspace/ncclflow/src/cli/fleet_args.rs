@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
-use super::{progress::ProgressLine, shared_args::seconds};
+use super::{progress::ProgressLine, quantities::seconds};
 use crate::fleet::{self, Fleet, Gathered, Selector, Whom, slurm_job};
 use dump::OfHost;
 

@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 
 use super::{
     progress::ProgressLine,
+    quantities::each,
     signals::with_signals,
     stacks::{StacksArgs, write_stacks},
 };
@@ -28,7 +29,7 @@ const LISTED: usize = 16;
 /// Counts the stacks of processes as they run.
 pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<()> {
     let live = LiveStacks::default();
-    let targets = Targets::new(args.all, &args.pids, &args.filter.filter());
+    let targets = Targets::new(args.all, &each(&args.pids), &args.filter.filter());
     let mut options = RecordOptions {
         watcher: Some(live.clone()),
         duration: args.seconds,

@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::fleet::documents;
 use dump::{DumpReport, SCHEMA};
 
 /// Most bytes of all that is merged. A dump of 8 ranks with all stacks has some hundred kilobytes.
@@ -74,14 +75,7 @@ fn dumps(source: impl Read, left: &mut u64) -> Result<Vec<DumpReport>> {
     if *left == 0 {
         bail!("all dumps together have more than {MAX_BYTES} bytes");
     }
-    let mut all = Vec::new();
-    for report in serde_json::Deserializer::from_slice(&text).into_iter::<DumpReport>() {
-        let report = report.context("it is not a dump (`ncclflow dump --json`)")?;
-        if report.schema != SCHEMA {
-            bail!("its schema is {}, and this ncclflow reads {SCHEMA}", report.schema);
-        }
-        all.push(report);
-    }
+    let all = documents(&text, "dump", SCHEMA)?;
     if all.is_empty() {
         bail!("it is empty: the dump that should have written it has failed");
     }
@@ -124,7 +118,10 @@ mod tests {
         assert_eq!(hosts(&[folder.path().to_path_buf()]).unwrap(), ["b"]);
         // Given by itself it is an error.
         assert!(format!("{:#}", hosts(&[path("a.json")]).unwrap_err()).contains("it is empty"));
-        assert!(format!("{:#}", hosts(&[path("c.json")]).unwrap_err()).contains("it is not a dump"));
+        assert!(
+            format!("{:#}", hosts(&[path("c.json")]).unwrap_err())
+                .contains("not a document of `ncclflow dump")
+        );
     }
 
     #[test]

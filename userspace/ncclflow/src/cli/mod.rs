@@ -21,6 +21,7 @@ mod merge;
 mod nonblocking_writer;
 mod progress;
 mod ps;
+mod quantities;
 mod record;
 mod record_args;
 mod record_groups;

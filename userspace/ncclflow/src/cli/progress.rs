@@ -61,7 +61,8 @@ impl ProgressLine {
         let Asking { hosts, answered, failed, begun } = *asking;
         let line = || {
             let failed = if failed > 0 { format!(", {failed} without an answer") } else { String::new() };
-            let of = if hosts > 0 { format!("{answered} of {hosts} hosts answered") } else { "asking".to_owned() };
+            let of =
+                if hosts > 0 { format!("{answered} of {hosts} hosts answered") } else { "asking".to_owned() };
             format!("{of}{failed}, {} s", begun.elapsed().as_secs())
         };
         if self.is_terminal {

@@ -13,7 +13,8 @@ use super::{
     exit::Exit,
     fleet_args::{FleetArgs, RemoteWords, ask},
     progress::reading,
-    shared_args::{DebugArgs, FilterArgs, seconds},
+    quantities::seconds,
+    shared_args::{DebugArgs, FilterArgs},
     terminal, write_json_line, write_report,
 };
 use crate::fleet::Gathered;
@@ -46,8 +47,8 @@ pub struct PsArgs {
     #[arg(long)]
     pub no_comms: bool,
 
-    /// List again every SECS seconds, until Ctrl-C
-    #[arg(long, value_name = "SECS", value_parser = seconds, conflicts_with = "fleet")]
+    /// List again every TIME (2, 500ms, 1m), until Ctrl-C
+    #[arg(long, value_name = "TIME", value_parser = seconds, conflicts_with = "fleet")]
     pub watch: Option<Duration>,
 
     /// All that was found, as JSON; with --watch an object a line
@@ -57,9 +58,9 @@ pub struct PsArgs {
     #[command(flatten)]
     pub debug: DebugArgs,
 
-    /// Longest time to look through the memory of each process, in seconds
-    #[arg(long, value_name = "SECS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
-    pub max_seconds: u64,
+    /// Longest time to look through the memory of each process
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = seconds)]
+    pub max_seconds: Duration,
 }
 
 impl PsArgs {
@@ -68,7 +69,7 @@ impl PsArgs {
         let mut words = RemoteWords::of(&["ps", "--json"]);
         self.filter.add_to(&mut words);
         words.add_flag("no-comms", self.no_comms);
-        words.add("max-seconds", [self.max_seconds]);
+        words.add("max-seconds", [self.max_seconds.as_secs().max(1)]);
         self.debug.add_to(&mut words);
         words
     }
@@ -83,7 +84,7 @@ pub(super) fn run(args: &PsArgs) -> Result<Exit> {
     let options = PsOptions {
         filter: args.filter.filter(),
         communicators: !args.no_comms,
-        limits: ScanLimits { time: Duration::from_secs(args.max_seconds), ..ScanLimits::default() },
+        limits: ScanLimits { time: args.max_seconds, ..ScanLimits::default() },
         debug_files: args.debug.apply(),
     };
     // Without a cache everything is resolved anew, which is no failure.

@@ -16,8 +16,9 @@ use trace::{
 use clap::Args;
 
 use super::{
+    quantities::{Pids, each, seconds},
     record_groups::{Auto, DiskArgs, SamplingArgs, WhoArgs, WindowArgs, auto_or, metrics_address},
-    shared_args::{DebugArgs, FilterArgs, seconds},
+    shared_args::{DebugArgs, FilterArgs},
 };
 use flow::{
     model::Sampling,
@@ -73,9 +74,8 @@ some kernels without uprobe_multi, CAP_SYS_ADMIN; `ncclflow doctor` tells.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct RecordArgs {
     /// Processes to trace; other processes on the same library are left alone
-    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub pids: Vec<u32>,
+    #[arg(short, long = "pid", value_name = "PID", num_args = 1..)]
+    pub pids: Vec<Pids>,
 
     /// Every process of this node that uses NCCL, also those that start later, also in containers
     #[arg(long, conflicts_with_all = ["pids", "library"])]
@@ -88,8 +88,8 @@ pub struct RecordArgs {
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
-    /// Seconds to record [default: until Ctrl-C or until the processes exit]
-    #[arg(short, long, value_name = "SECS", value_parser = seconds)]
+    /// Time to record, as 30, 500ms or 5m [default: until Ctrl-C or until the processes exit]
+    #[arg(short, long, value_name = "TIME", value_parser = seconds)]
     pub duration: Option<Duration>,
 
     /// How much to see
@@ -164,9 +164,9 @@ pub struct RecordArgs {
     #[arg(long)]
     pub no_cache: bool,
 
-    /// When no probe is hit for SECS, write a dump (`ncclflow dump --json --stacks`) into DIR:
+    /// When no probe is hit for TIME, write a dump (`ncclflow dump --json --stacks`) into DIR:
     /// once, until one is hit again
-    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub on_hang: Option<Duration>,
 
     #[command(flatten)]
@@ -212,7 +212,7 @@ impl RecordArgs {
         statistics: Option<LiveStatistics>,
         gpus: Option<GpuSamples>,
     ) -> RecordOptions {
-        let targets = Targets::new(self.all, &self.pids, &self.filter.filter());
+        let targets = Targets::new(self.all, &each(&self.pids), &self.filter.filter());
         let buffer = self.buffer.0.unwrap_or_else(best_buffer);
         let links = prepared(self.links.0.unwrap_or_else(best_links));
         let mut options = RecordOptions {

@@ -13,7 +13,7 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 
-use super::shared_args::seconds;
+use super::quantities::{seconds, seconds_from, size_from};
 use flow::model::Sampling;
 
 /// Choice of ops whose messages are measured.
@@ -70,8 +70,8 @@ pub struct WindowArgs {
     #[arg(help_heading = "Windows", long, value_name = "N", requires = "window_flag", value_parser = clap::value_parser!(u64).range(1..))]
     pub window_max_ops: Option<u64>,
 
-    /// Close a window after SECS, and do not open one again before FILE has gone
-    #[arg(help_heading = "Windows", long, value_name = "SECS", requires = "window_flag", value_parser = seconds)]
+    /// Close a window after TIME, and do not open one again before FILE has gone
+    #[arg(help_heading = "Windows", long, value_name = "TIME", requires = "window_flag", value_parser = seconds)]
     pub window_max_secs: Option<Duration>,
 
     /// Close a window after N training iterations, found from the collectives that recur; its files begin and
@@ -79,8 +79,8 @@ pub struct WindowArgs {
     #[arg(help_heading = "Windows", long, value_name = "N", requires = "window_flag", conflicts_with = "window_max_ops", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub window_iterations: Option<u64>,
 
-    /// Record window after window: a new one every SECS, and whenever SIGUSR1 comes
-    #[arg(help_heading = "Windows", long, value_name = "SECS", conflicts_with = "window_flag", value_parser = seconds)]
+    /// Record window after window: a new one every TIME, and whenever SIGUSR1 comes
+    #[arg(help_heading = "Windows", long, value_name = "TIME", conflicts_with = "window_flag", value_parser = seconds)]
     pub rotate: Option<Duration>,
 }
 
@@ -132,16 +132,16 @@ pub struct DiskArgs {
 
     /// Most that these files of a recording or a window take together, as in 500M or 20G: there they end, and
     /// `ncclflow export` makes the rest
-    #[arg(help_heading = "Disk", long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    #[arg(help_heading = "Disk", long, value_name = "SIZE", default_value = "64M", value_parser = size_from(MIN_SIZE, MIB))]
     pub files_limit: u64,
 
     /// Most that DIR may take on the disk, as in 500M or 20G (K, M, G, T; without a letter, MiB): the oldest
     /// .jsonl files go first, then the oldest windows, or the oldest records
-    #[arg(help_heading = "Disk", long, value_name = "SIZE", value_parser = size)]
+    #[arg(help_heading = "Disk", long, value_name = "SIZE", value_parser = size_from(MIN_SIZE, MIB))]
     pub max_size: Option<u64>,
 
     /// How old what is in DIR may become, as in 90s, 15m, 12h or 7d: older windows, or records, are removed
-    #[arg(help_heading = "Disk", long, value_name = "TIME", value_parser = age)]
+    #[arg(help_heading = "Disk", long, value_name = "TIME", value_parser = seconds_from(MIN_AGE))]
     pub max_age: Option<Duration>,
 
     /// Compress each .jsonl file when nothing more comes to it: of closed windows, and at the end
@@ -151,40 +151,10 @@ pub struct DiskArgs {
 
 /// The smallest limit of a folder.
 const MIN_SIZE: u64 = 1 << 20;
-
-/// Parses a size: a number and a letter; without a letter MiB, as the sizes of buffers.
-pub(super) fn size(text: &str) -> Result<u64, String> {
-    let letters = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30), ('T', 1 << 40)];
-    let said = ["the letters are K, M, G and T", "not a size, as 500M or 20G is one", "too much"];
-    let bytes = with_letter(&text.to_ascii_uppercase(), &letters, 1 << 20, said)?;
-    if bytes < MIN_SIZE { Err("must be 1M at least".to_owned()) } else { Ok(bytes) }
-}
-
-/// The shortest age: some blocks of a recording.
-const MIN_AGE: Duration = Duration::from_secs(10);
-
-/// Parses a time: a number and a letter; without a letter seconds.
-fn age(text: &str) -> Result<Duration, String> {
-    let letters = [('s', 1), ('m', 60), ('h', 3600), ('d', 86400)];
-    let said = ["the letters are s, m, h and d", "not a time, as 90s or 12h is one", "too long"];
-    let age = Duration::from_secs(with_letter(text, &letters, 1, said)?);
-    if age < MIN_AGE { Err("must be 10s at least".to_owned()) } else { Ok(age) }
-}
-
-/// Parses a number, and the letter that multiplies it; `alone` multiplies one without a letter. `said`:
-/// errors for another letter, for what is no number, and for too large a one.
-fn with_letter(text: &str, letters: &[(char, u64)], alone: u64, said: [&str; 3]) -> Result<u64, String> {
-    let [other_letter, no_number, too_large] = said;
-    let (number, unit) = match text.char_indices().next_back() {
-        Some((at, letter)) if letter.is_ascii_alphabetic() => {
-            let (_, unit) = letters.iter().find(|(known, _)| *known == letter).ok_or(other_letter)?;
-            (&text[..at], *unit)
-        }
-        _ => (text, alone),
-    };
-    let number: u64 = number.parse().map_err(|_| no_number)?;
-    Ok(number.checked_mul(unit).ok_or(too_large)?)
-}
+/// Bytes of a size without a letter, as the sizes of buffers.
+const MIB: u64 = 1 << 20;
+/// The shortest age, in seconds: some blocks of a recording.
+const MIN_AGE: u64 = 10;
 
 /// Parses the address at which metrics are served: this host alone, unless the user says otherwise. `9400` is
 /// port 9400 of the loopback address; others are taken as given.
@@ -220,24 +190,6 @@ pub(super) fn auto_or<T: ValueEnum + Send + Sync + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ages_have_letters_and_are_seconds_without() {
-        let ages = ["90", "90s", "15m", "12h", "7d"].map(|text| age(text).unwrap().as_secs());
-        assert_eq!(ages, [90, 90, 900, 43_200, 604_800]);
-        for text in ["", "m", "9", "-20", "1.5h", "5w", "5é", "20 m", "99999999999999999999d", "20min"] {
-            assert!(age(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn sizes_have_letters_and_are_mebibytes_without() {
-        let sizes = ["500M", "20G", "20g", "64", "1024K", "1T"].map(|text| size(text).unwrap());
-        assert_eq!(sizes, [500 << 20, 20 << 30, 20 << 30, 64 << 20, 1 << 20, 1 << 40]);
-        for text in ["", "M", "0", "-1", "1.5G", "1000K", "5X", "5é", "20 G", "99999999999T", "20GB"] {
-            assert!(size(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn only_an_explicit_address_leaves_the_host() {

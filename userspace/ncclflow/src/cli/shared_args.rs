@@ -4,8 +4,11 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 
-use super::fleet_args::RemoteWords;
-use analysis::export::{Choice, Moment, RankRange, duration};
+use super::{
+    fleet_args::RemoteWords,
+    quantities::{Pids, each, seconds},
+};
+use analysis::export::{Choice, Moment, RankRange};
 use inspect::{process::Filter, resolver};
 use nccl_library::symbols::DebugFiles;
 
@@ -13,9 +16,8 @@ use nccl_library::symbols::DebugFiles;
 #[derive(Clone, Debug, Args)]
 pub struct LookedAtArgs {
     /// Processes to read; otherwise all
-    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1.., conflicts_with = "fleet")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub pids: Vec<u32>,
+    #[arg(short, long = "pid", value_name = "PID", num_args = 1.., conflicts_with = "fleet")]
+    pub pids: Vec<Pids>,
 
     /// Every process of this node that has an NCCL library mapped, under any name, also in containers
     #[arg(long, conflicts_with_all = ["pids", "fleet"])]
@@ -25,7 +27,7 @@ pub struct LookedAtArgs {
 impl LookedAtArgs {
     /// Returns the processes; all where none is named.
     pub(super) fn choice(&self) -> dump::Choice {
-        if self.pids.is_empty() { dump::Choice::All } else { dump::Choice::Pids(self.pids.clone()) }
+        if self.pids.is_empty() { dump::Choice::All } else { dump::Choice::Pids(each(&self.pids)) }
     }
 
     pub(super) fn is_given(&self) -> bool {
@@ -70,7 +72,9 @@ impl FilterArgs {
             ("comm", &self.comm),
             ("nccl-version", &self.nccl_version),
         ];
-        all.into_iter().for_each(|(option, values)| words.add(option, values));
+        for (option, values) in all {
+            words.add(option, values);
+        }
     }
 
     pub fn filter(&self) -> Filter {
@@ -98,7 +102,7 @@ pub struct PartArgs {
     pub to: Option<Moment>,
 
     /// Only the end of the recordings, for so long: 30s, 5m
-    #[arg(help_heading = PART, long, value_name = "DURATION", conflicts_with_all = ["from", "to"], value_parser = duration)]
+    #[arg(help_heading = PART, long, value_name = "DURATION", conflicts_with_all = ["from", "to"], value_parser = seconds)]
     pub last: Option<Duration>,
 
     /// Only communicators whose commHash begins so
@@ -110,8 +114,8 @@ pub struct PartArgs {
     pub rank: Vec<RankRange>,
 
     /// Only these processes, by the number that lines have
-    #[arg(help_heading = PART, long, value_name = "LIST", value_delimiter = ',')]
-    pub pid: Vec<u32>,
+    #[arg(help_heading = PART, long, value_name = "LIST")]
+    pub pid: Vec<Pids>,
 
     /// Only processes of these users, where the recording says whose they are
     #[arg(help_heading = PART, long, value_name = "USER", value_delimiter = ',')]
@@ -133,7 +137,7 @@ impl PartArgs {
             to: self.to,
             comms: self.comm.clone(),
             ranks: self.rank.clone(),
-            pids: self.pid.clone(),
+            pids: each(&self.pid),
             users: self.user.clone(),
             jobs: self.job.clone(),
             exact: self.exact,
@@ -173,12 +177,6 @@ impl DebugArgs {
         resolver::allow_fuse(self.allow_fuse);
         DebugFiles::new(self.debug_file.clone(), self.debug_dir.clone())
     }
-}
-
-/// Parses a length of time that is not 0: `5`, `0.5`, `500ms`, `30s`, `5m`.
-pub(super) fn seconds(text: &str) -> Result<Duration, String> {
-    let length = duration(text)?;
-    if length.is_zero() { Err("must be more than 0".to_owned()) } else { Ok(length) }
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use super::{
     exit::Exit,
     live_stacks,
     progress::reading,
-    shared_args::{FilterArgs, seconds},
+    quantities::{Pids, seconds},
+    shared_args::FilterArgs,
     terminal, write_json,
 };
 use ncclflow_common::{MAX_STACK_FRAMES, STACK_FRAMES};
@@ -66,9 +67,8 @@ pub struct StacksArgs {
     pub source: Option<PathBuf>,
 
     /// Processes whose calls are watched; other processes on the same library are left alone
-    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub pids: Vec<u32>,
+    #[arg(short, long = "pid", value_name = "PID", num_args = 1..)]
+    pub pids: Vec<Pids>,
 
     /// Every process of this node that uses NCCL, also those that start later
     #[arg(long, conflicts_with = "pids")]
@@ -77,8 +77,8 @@ pub struct StacksArgs {
     #[command(flatten)]
     pub filter: FilterArgs,
 
-    /// Seconds to watch [default: until Ctrl-C or until the processes exit]
-    #[arg(short = 'd', value_name = "SECS", value_parser = seconds, conflicts_with = "source")]
+    /// Time to watch, as 30 or 5m [default: until Ctrl-C or until the processes exit]
+    #[arg(short = 'd', value_name = "TIME", value_parser = seconds, conflicts_with = "source")]
     pub seconds: Option<Duration>,
 
     /// Only kernels of this name [default in a trace:

@@ -5,7 +5,12 @@ use std::{fmt::Write as _, io::Write as _, path::PathBuf};
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use super::{exit::Exit, shared_args::DebugArgs, terminal, write_json_line};
+use super::{
+    exit::Exit,
+    quantities::{Pids, each},
+    shared_args::DebugArgs,
+    terminal, write_json_line,
+};
 use flow::session::{CallSource, Level};
 use inspect::{
     process::{MappedLibrary, Process, printable},
@@ -28,9 +33,9 @@ pub struct SymbolsArgs {
     #[arg(value_name = "LIB")]
     pub library: Option<PathBuf>,
 
-    /// A process that has an NCCL library mapped
-    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
-    pub pid: Option<u32>,
+    /// Processes that have an NCCL library mapped; a library that several have is shown once
+    #[arg(short, long, value_name = "PID", num_args = 1..)]
+    pub pid: Vec<Pids>,
 
     #[command(flatten)]
     pub debug: DebugArgs,
@@ -49,8 +54,10 @@ pub(super) fn run(args: &SymbolsArgs) -> Result<Exit> {
         let context = || format!("reading `{}`", printable(&path.display().to_string()));
         libraries.push(resolver::take_hold(path).with_context(context)?);
     }
-    if let Some(pid) = args.pid {
-        libraries.extend(resolver::libraries(&Process::open(pid)?, None)?);
+    for pid in each(&args.pid) {
+        let known: Vec<_> = libraries.iter().map(|library: &MappedLibrary| library.id).collect();
+        let of_process = resolver::libraries(&Process::open(pid)?, None)?;
+        libraries.extend(of_process.into_iter().filter(|library| !known.contains(&library.id)));
     }
     let mut traceable = true;
     for library in &libraries {

@@ -22,7 +22,8 @@ use rustix::{
 
 use super::{
     exit::Exit,
-    shared_args::{DebugArgs, FilterArgs, seconds},
+    quantities::{Pids, seconds},
+    shared_args::{DebugArgs, FilterArgs},
     signals::with_signals,
     terminal, top_recording, top_session, write_report,
 };
@@ -46,9 +47,8 @@ Nothing is written, and the processes are not stopped. Needs what `record` needs
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct TopArgs {
     /// Processes to watch; other processes on the same library are left alone
-    #[arg(short, long = "pid", value_name = "PID", value_delimiter = ',', num_args = 1..)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    pub pids: Vec<u32>,
+    #[arg(short, long = "pid", value_name = "PID", num_args = 1..)]
+    pub pids: Vec<Pids>,
 
     /// Every process of this node that uses NCCL, also those that start later, also in containers
     #[arg(long, conflicts_with_all = ["pids", "library"])]
@@ -66,12 +66,12 @@ pub struct TopArgs {
     #[arg(long, value_enum, default_value_t = Level::Flow)]
     pub level: Level,
 
-    /// Seconds between two refreshes; with --once, how long to look
-    #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = seconds)]
+    /// Time between two refreshes; with --once, how long to look
+    #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = seconds)]
     pub interval: Duration,
 
-    /// Seconds until the end [default: until q, or until the processes exit]
-    #[arg(short, long, value_name = "SECS", value_parser = seconds, conflicts_with = "once")]
+    /// Time until the end, as 30 or 5m [default: until q, or until the processes exit]
+    #[arg(short, long, value_name = "TIME", value_parser = seconds, conflicts_with = "once")]
     pub duration: Option<Duration>,
 
     /// Print one table and end

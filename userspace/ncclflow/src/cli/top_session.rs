@@ -11,7 +11,10 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use rustix::{thread::CapabilitySet, time::ClockId};
 
-use super::top::{TopArgs, Watched, follow, print_once, show};
+use super::{
+    quantities::each,
+    top::{TopArgs, Watched, follow, print_once, show},
+};
 use crate::views::top::{Snapshot, Subject};
 use flow::{session::SessionState, text::joined};
 use inspect::{
@@ -33,7 +36,7 @@ type News = Box<dyn FnOnce(&mut Session) + Send>;
 
 pub(super) fn watch(args: &TopArgs, started: Instant, stop: &StopHandle) -> Result<()> {
     let live = LiveStatistics::default();
-    let targets = Targets::new(args.all, &args.pids, &args.filter.filter());
+    let targets = Targets::new(args.all, &each(&args.pids), &args.filter.filter());
     let mut options = RecordOptions {
         statistics: Some(live.clone()),
         duration: args.duration,

@@ -74,13 +74,16 @@ pub struct Report {
 
 /// Examines this host, tries a uprobe on this process, and examines the NCCL libraries; or, instead of these,
 /// one process.
-pub fn examine(pid: Option<u32>) -> Report {
+pub fn examine(pids: &[u32]) -> Report {
     let facts = Facts::read();
     let mut checks = host::checks(&facts);
     checks.push(libraries::own_program().named("mapped files"));
     checks.extend(trial::checks(&try_uprobe()));
-    let libraries = if pid.is_none() { libraries::checks(&facts) } else { Vec::new() };
-    Report { process: pid.map(process::checks).unwrap_or_default(), ..Report::new(checks, libraries) }
+    let libraries = if pids.is_empty() { libraries::checks(&facts) } else { Vec::new() };
+    Report {
+        process: pids.iter().copied().flat_map(process::checks).collect(),
+        ..Report::new(checks, libraries)
+    }
 }
 
 impl Report {

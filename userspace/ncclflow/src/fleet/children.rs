@@ -109,7 +109,10 @@ pub(super) fn run(
             }
             match start(call) {
                 Ok(child) => running.push(child),
-                Err((call, error)) => take(unstarted(End::NotStarted(error), call))?,
+                Err(failed) => {
+                    let (call, error) = *failed;
+                    take(unstarted(End::NotStarted(error), call))?;
+                }
             }
         }
         if running.is_empty() {
@@ -132,7 +135,7 @@ pub(super) fn run(
     }
 }
 
-fn start(mut call: Call) -> Result<Running, (Call, io::Error)> {
+fn start(mut call: Call) -> Result<Running, Box<(Call, io::Error)>> {
     let started = Instant::now();
     call.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let spawned = call.command.spawn().and_then(|mut child| {
@@ -144,7 +147,11 @@ fn start(mut call: Call) -> Result<Running, (Call, io::Error)> {
             (Ok(out), Ok(err), Ok(ended)) => Ok((child, out, err, ended)),
             (out, err, ended) => {
                 leave(child);
-                Err(out.err().or(err.err()).or(ended.err().map(Into::into)).unwrap_or_else(io::Error::last_os_error))
+                Err(out
+                    .err()
+                    .or(err.err())
+                    .or(ended.err().map(Into::into))
+                    .unwrap_or_else(io::Error::last_os_error))
             }
         }
     });
@@ -154,7 +161,7 @@ fn start(mut call: Call) -> Result<Running, (Call, io::Error)> {
             let Call { host, sink: said, .. } = call;
             Ok(Running { host, child, ended, out, err, said, messages, started, stopped: None })
         }
-        Err(error) => Err((call, error)),
+        Err(error) => Err(Box::new((call, error))),
     }
 }
 
@@ -178,7 +185,14 @@ fn wait(running: &[Running]) -> Result<()> {
 
 impl Running {
     /// Takes what it has said, and ends it when its time is over. Returns whether it has ended.
-    fn go_on(&mut self, now: Instant, begun: Instant, limits: Limits, buffer: &mut [u8], most: usize) -> bool {
+    fn go_on(
+        &mut self,
+        now: Instant,
+        begun: Instant,
+        limits: Limits,
+        buffer: &mut [u8],
+        most: usize,
+    ) -> bool {
         // Before it is read for the last time, so that nothing of it is lost. Whoever has its pipes open
         // beyond its end (ssh with ControlPersist) is not waited for.
         let has_ended = matches!(self.child.try_wait(), Ok(Some(_)));
@@ -278,7 +292,8 @@ mod tests {
             all.push((outcome.host, end + &outcome.messages.reason().unwrap_or_default(), answer.bytes));
             Ok(())
         };
-        run(scripts.iter().map(|script| call(script)), limits, take, |running| most = most.max(running)).unwrap();
+        run(scripts.iter().map(|script| call(script)), limits, take, |running| most = most.max(running))
+            .unwrap();
         assert!(most <= limits.at_once, "{most} ran at once");
         all
     }
@@ -326,7 +341,16 @@ mod tests {
         command.arg("x");
         let call = Call { host: "h".into(), command, sink: Sink::Host(Answer::default()) };
         let mut ends = Vec::new();
-        run([call], LIMITS, |outcome| { ends.push(outcome.end); Ok(()) }, |_| {}).unwrap();
+        run(
+            [call],
+            LIMITS,
+            |outcome| {
+                ends.push(outcome.end);
+                Ok(())
+            },
+            |_| {},
+        )
+        .unwrap();
         assert!(matches!(&ends[..], [End::NotStarted(error)] if error.kind() == io::ErrorKind::NotFound));
     }
 }

@@ -68,7 +68,10 @@ mod tests {
         for text in ["[]", "{}", "hello", "{\"schema\": \"1\"}", "{\"schema\": 1", "{\"schema\":1} x", "1"] {
             assert!(why(text).contains("not a document of `ncclflow dump --json`"), "{text}: {}", why(text));
         }
-        assert!(why("{\"schema\": 2}").contains("its schema is 2, and this ncclflow reads 1: it comes from a newer"));
+        assert!(
+            why("{\"schema\": 2}")
+                .contains("its schema is 2, and this ncclflow reads 1: it comes from a newer")
+        );
         assert!(why("{\"schema\": 0}").contains("an older"));
         assert!(why(&"[".repeat(100_000)).contains("not a document"));
     }

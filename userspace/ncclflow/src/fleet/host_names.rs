@@ -50,7 +50,9 @@ pub fn hosts_of_file(text: &str) -> Result<Vec<String>, NameError> {
         let Some(word) = line.split_whitespace().next() else { continue };
         // A colon in a name is one of several: the name is an address of IPv6.
         let name = match word.split_once(':') {
-            Some((name, slots)) if !slots.is_empty() && slots.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            Some((name, slots)) if !slots.is_empty() && slots.bytes().all(|byte| byte.is_ascii_digit()) => {
+                name
+            }
             _ => word,
         };
         all.add_list(name)?;
@@ -92,7 +94,8 @@ impl Names {
         for range in ranges.split(',') {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             let number = |text: &str| {
-                let is_number = (1..=9).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+                let is_number =
+                    (1..=9).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
                 is_number.then(|| text.parse::<usize>().ok()).flatten()
             };
             let (from, to) = number(first).zip(number(last)).ok_or_else(wrong)?;
@@ -155,7 +158,8 @@ mod tests {
     #[test]
     fn what_ssh_or_a_shell_would_read_as_something_else_is_no_host() {
         let option = "-oProxyCommand=touch /tmp/x";
-        for name in [option, "-v", "a;b", "$(a)", "a`b`", "a|b", "a b'c", "@a", "a@", "-a@b", "a@-b", "a@b@c"] {
+        for name in [option, "-v", "a;b", "$(a)", "a`b`", "a|b", "a b'c", "@a", "a@", "-a@b", "a@-b", "a@b@c"]
+        {
             assert!(!is_host(name), "{name}");
         }
         assert!(matches!(hosts("a,-v"), Err(NameError::Name(name)) if name == "-v"));

@@ -73,12 +73,13 @@ impl Fleet {
         let mut answers = Answers::<T> { known: BTreeMap::new(), not_read: HostsNotRead::default() };
         let calls = self.whom.calls(self.via.as_deref(), &words, self.each, &mut answers.not_read)?;
         let (hosts, program) = (calls.hosts, calls.program.name().to_owned());
-        let limits = Limits { at_once: self.at_once.unwrap_or(calls.at_once), each: self.each, all: self.all };
+        let limits =
+            Limits { at_once: self.at_once.unwrap_or(calls.at_once), each: self.each, all: self.all };
         let mut asking = Asking { hosts: hosts.len(), answered: 0, failed: 0, begun: Instant::now() };
         // Both closures of the run tell the progress.
         let told = std::cell::Cell::new((0, 0));
         let take = |outcome: Outcome| {
-            answers.take(outcome, &program, &hosts);
+            answers.take(&outcome, &program, &hosts);
             told.set((answers.known.len(), answers.not_read.len()));
             Ok(())
         };
@@ -97,16 +98,16 @@ struct Answers<T> {
 }
 
 impl<T: OfHost> Answers<T> {
-    fn take(&mut self, outcome: Outcome, program: &str, hosts: &[String]) {
+    fn take(&mut self, outcome: &Outcome, program: &str, hosts: &[String]) {
         match &outcome.said {
             Sink::Host(answer) => {
-                let silent = || not_read::reason(&outcome, program);
+                let silent = || not_read::reason(outcome, program);
                 let is_late = !matches!(outcome.end, End::Exited(_));
                 self.add(&outcome.host, answer, is_late, silent);
             }
             Sink::Tasks(said) => {
                 let reasons = outcome.messages.reasons_of_tasks();
-                let (mut seen, all) = (BTreeSet::new(), not_read::reason(&outcome, program));
+                let (mut seen, all) = (BTreeSet::new(), not_read::reason(outcome, program));
                 let is_late = !matches!(outcome.end, End::Exited(_));
                 for (number, task) in &said.tasks {
                     let name = String::from_utf8_lossy(&task.host);
@@ -150,7 +151,8 @@ impl<T: OfHost> Answers<T> {
     fn gathered(mut self, hosts: &[String]) -> Result<Gathered<T>> {
         let short = |name: &str| name.rsplit('@').next().unwrap_or(name).split('.').next().map(str::to_owned);
         let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        let places: BTreeMap<&String, usize> = hosts.iter().enumerate().map(|(at, host)| (host, at)).collect();
+        let places: BTreeMap<&String, usize> =
+            hosts.iter().enumerate().map(|(at, host)| (host, at)).collect();
         for (asked, answer) in &self.known {
             named.entry(answer.host().unwrap_or_default().to_owned()).or_default().push(asked.clone());
         }

@@ -38,11 +38,7 @@ pub(super) fn reason(outcome: &Outcome, program: &str) -> String {
             let said = outcome.messages.reason();
             let said = said.unwrap_or_else(|| format!("{program} gave no answer ({status})"));
             // A shell's code for a program that is not there.
-            if status.code() == Some(127) {
-                format!("{said}; --remote says where ncclflow is")
-            } else {
-                said
-            }
+            if status.code() == Some(127) { format!("{said}; --remote says where ncclflow is") } else { said }
         }
     }
 }

@@ -61,7 +61,8 @@ impl Messages {
         let text = String::from_utf8_lossy(&self.bytes);
         let mut lines: BTreeMap<Option<u32>, Vec<&str>> = BTreeMap::new();
         for line in text.lines() {
-            let task = line.split_once(": ").and_then(|(label, said)| Some((label.trim().parse().ok()?, said)));
+            let task =
+                line.split_once(": ").and_then(|(label, said)| Some((label.trim().parse().ok()?, said)));
             let (task, said) = task.map_or((None, line), |(task, said)| (Some(task), said));
             lines.entry(task).or_default().push(said);
         }
@@ -189,7 +190,8 @@ mod tests {
 
     #[test]
     fn lines_of_tasks_are_put_together_again_wherever_they_were_cut() {
-        let text = b"srun: a word of its own\n 0: node1\n1: node2\n0: {\"a\":\n1: [1,\n0: \"x\n0: yz\"}\n 1: 2]\n";
+        let text =
+            b"srun: a word of its own\n 0: node1\n1: node2\n0: {\"a\":\n1: [1,\n0: \"x\n0: yz\"}\n 1: 2]\n";
         for size in 1..text.len() {
             let mut all = Labelled::default();
             for part in text.chunks(size) {

@@ -63,8 +63,9 @@ impl Selector {
 /// Parses the number of a job of Slurm: `4711`, `4711_3`, `4711+1`.
 pub fn slurm_job(text: &str) -> Result<String, String> {
     let parts: Vec<&str> = text.split(['_', '+']).collect();
-    let is_number = |part: &&str| (1..=10).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
-    if parts.len() <= 2 && parts.iter().all(|part| is_number(&part)) {
+    let is_number =
+        |part: &&str| (1..=10).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+    if parts.len() <= 2 && parts.iter().all(is_number) {
         Ok(text.to_owned())
     } else {
         Err("must be the number of a job, as squeue shows it".to_owned())
@@ -94,7 +95,7 @@ impl Program {
 }
 
 /// All that is run for one question.
-pub(super) struct Calls {
+pub(super) struct Asked {
     pub(super) calls: Vec<Call>,
     pub(super) program: Program,
     pub(super) at_once: usize,
@@ -114,18 +115,20 @@ impl Whom {
         words: &[String],
         limit: Duration,
         not_read: &mut HostsNotRead,
-    ) -> Result<Calls> {
+    ) -> Result<Asked> {
         match self {
             Self::Hosts(hosts) => Ok(by_ssh(hosts, Program::new(via, "ssh"), words)),
             Self::Slurm(job) => Ok(by_srun(job, Program::new(via, "srun"), words, limit)),
-            Self::Pods(selector) => by_kubectl(selector, Program::new(via, "kubectl"), words, limit, not_read),
+            Self::Pods(selector) => {
+                by_kubectl(selector, Program::new(via, "kubectl"), words, limit, not_read)
+            }
         }
     }
 }
 
 /// ssh gives the words to a shell of the other host. Options of ours stand behind the user's: ssh takes the
 /// first of each.
-fn by_ssh(hosts: &[String], program: Program, words: &[String]) -> Calls {
+fn by_ssh(hosts: &[String], program: Program, words: &[String]) -> Asked {
     const OPTIONS: [&str; 6] = [
         // Nobody is asked for a password.
         "BatchMode=yes",
@@ -145,7 +148,7 @@ fn by_ssh(hosts: &[String], program: Program, words: &[String]) -> Calls {
         command.args(["--", host, &line]);
         Call { host: host.clone(), command, sink: Sink::Host(Answer::default()) }
     });
-    Calls { calls: calls.collect(), at_once: SSH_AT_ONCE, hosts: hosts.to_vec(), program }
+    Asked { calls: calls.collect(), at_once: SSH_AT_ONCE, hosts: hosts.to_vec(), program }
 }
 
 /// Quotes a word for a POSIX shell, if it needs it.
@@ -160,7 +163,7 @@ fn quoted(word: &str) -> String {
 
 /// One step of the job runs on all its nodes: a step for each node would load Slurm's controller. The tasks'
 /// lines come back with their numbers.
-fn by_srun(job: &str, program: Program, words: &[String], limit: Duration) -> Calls {
+fn by_srun(job: &str, program: Program, words: &[String], limit: Duration) -> Asked {
     let mut command = program.command(["--jobid", job, "--overlap", "--ntasks-per-node=1", "--label"]);
     // A host that hangs is not cut off, and one that fails does not end the others.
     command.args(["--wait=0", "--kill-on-bad-exit=0", "--input=none", "--", "sh", "-c", NAMED, "sh"]);
@@ -172,7 +175,7 @@ fn by_srun(job: &str, program: Program, words: &[String], limit: Duration) -> Ca
     let listing = listing.command(["--noheader", "--jobs", job, "--format=%N"]);
     let nodes = text_of(listing, "squeue", limit).ok();
     let hosts = nodes.and_then(|list| host_names::hosts(&list).ok()).unwrap_or_default();
-    Calls { calls: vec![call], at_once: 1, hosts, program }
+    Asked { calls: vec![call], at_once: 1, hosts, program }
 }
 
 fn by_kubectl(
@@ -181,7 +184,7 @@ fn by_kubectl(
     words: &[String],
     limit: Duration,
     not_read: &mut HostsNotRead,
-) -> Result<Calls> {
+) -> Result<Asked> {
     const COLUMNS: &str = "--output=custom-columns=A:.metadata.name,B:.spec.nodeName,C:.status.phase";
     let namespace = selector.namespace.iter().map(|namespace| format!("--namespace={namespace}"));
     let mut listing = program.command(namespace.clone());
@@ -207,10 +210,11 @@ fn by_kubectl(
         hosts.push(node.to_owned());
     }
     if calls.is_empty() {
-        let of = selector.namespace.as_deref().map(|name| format!(" of namespace {name}")).unwrap_or_default();
+        let of =
+            selector.namespace.as_deref().map(|name| format!(" of namespace {name}")).unwrap_or_default();
         bail!("no pod{of} with {} is running: give the labels of ncclflow's DaemonSet", selector.labels);
     }
-    Ok(Calls { calls, at_once: KUBECTL_AT_ONCE, hosts, program })
+    Ok(Asked { calls, at_once: KUBECTL_AT_ONCE, hosts, program })
 }
 
 /// Runs a program to its end and returns what it printed.

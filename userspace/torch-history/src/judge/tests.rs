@@ -199,5 +199,8 @@ fn a_rank_is_not_mixed_up_with_one_of_the_same_pid_on_another_host() {
     let entries: Vec<Vec<&Entry>> = [&first, &late].iter().map(|rank| rank.iter().collect()).collect();
     let ranks = [0, 1].map(|at| Rank::new(Some(at as u64), 100, NOW, &entries[at]));
     let verdict = judge("0", "default_pg", 2, &ranks);
-    assert!(verdict.sentences[0].contains(": rank 1 has not called collective 11, which rank 0 called"), "{verdict:?}");
+    assert!(
+        verdict.sentences[0].contains(": rank 1 has not called collective 11, which rank 0 called"),
+        "{verdict:?}"
+    );
 }
