@@ -177,7 +177,7 @@ fn the_commands_for_ssh_slurm_and_kubernetes_name_the_rank_on_another_host() {
         let block: Option<&Block> = all.iter().find(|block| block.commands.iter().any(begins));
         block.unwrap_or_else(|| panic!("docs/DUMP.md has no commands with {start}"))
     };
-    let mut recipes = with("ncclflow dump --hosts").commands.clone();
+    let mut recipes = with("ncclflow dump --slurm").commands.clone();
     assert_eq!(recipes.len(), 3, "{recipes:?}");
     recipes.push(with("ssh ").commands.join("\n"));
     let deadline = Instant::now() + Duration::from_secs(180);

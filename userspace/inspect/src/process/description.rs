@@ -46,6 +46,11 @@ impl Users {
         Self::parse(&read_text("/etc/passwd").unwrap_or_default())
     }
 
+    /// Tells whether a user has this name.
+    pub fn has_name(&self, name: &str) -> bool {
+        self.0.values().any(|known| known == name)
+    }
+
     fn parse(text: &str) -> Self {
         let mut names = HashMap::new();
         for line in text.lines() {

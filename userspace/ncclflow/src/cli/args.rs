@@ -6,7 +6,7 @@ use clap::{ColorChoice, CommandFactory as _, Parser, Subcommand, error::ErrorKin
 
 use super::{
     check, completions, doctor, dump, export, history, ps, record_args::RecordArgs, report, stacks, symbols,
-    top, watch,
+    top, watch, whom::unknown_user,
 };
 use trace::kernel::loader::OBJECT_SHA256;
 
@@ -65,7 +65,13 @@ impl Cli {
             Command::Stacks(args) => args.contradiction(),
             _ => None,
         };
-        message.map_or(Ok(()), |message| Err(Self::command().error(ErrorKind::ArgumentConflict, message)))
+        message.map_or(Ok(()), |message| Err(Self::command().error(ErrorKind::ArgumentConflict, message)))?;
+        let of_this_host = match &self.command {
+            Command::Ps(args) if !args.fleet.is_given() => Some(&args.filter),
+            _ => chosen.map(|(_, filter)| filter),
+        };
+        let unknown = of_this_host.and_then(|filter| unknown_user(&filter.filter()));
+        unknown.map_or(Ok(()), |message| Err(Self::command().error(ErrorKind::InvalidValue, message)))
     }
 }
 

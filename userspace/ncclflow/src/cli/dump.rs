@@ -16,10 +16,13 @@ use super::{
     progress::reading,
     quantities::{seconds, size_from},
     shared_args::{DebugArgs, LookedAtArgs},
-    terminal, write_report,
+    terminal,
+    whom::by_reason,
+    write_report,
 };
 use analysis::export::RankFiles;
 use dump::{self, DumpOptions, DumpReport, RecorderDumps, State};
+use flow::text::joined;
 use inspect::memory::ScanLimits;
 
 #[derive(Debug, Args)]
@@ -139,6 +142,13 @@ pub(super) fn run(args: &DumpArgs) -> Result<Exit> {
         State::Unknown => (AnsiColor::Yellow, Exit::Unknown),
         State::Waiting => (AnsiColor::Yellow, Exit::Waiting),
     };
+    // Python's stacks can tell of a job that has not loaded NCCL yet.
+    let unread = report.processes.iter().map(|process| Some((process.pid, process.error.clone()?)));
+    let unread = unread.collect::<Option<Vec<_>>>().filter(|all| report.job.is_none() && !all.is_empty());
+    let nothing = unread.map(|all| format!("nothing could be read: {}", joined(by_reason(all), "; ")));
+    if let Some(nothing) = nothing.as_ref().filter(|_| !args.json) {
+        bail!("{nothing}");
+    }
     write_report(args.json, &report, |out| {
         // The first paragraph is the verdict.
         let text = dump::render(&report, args.verbose || args.stacks);
@@ -153,13 +163,8 @@ pub(super) fn run(args: &DumpArgs) -> Result<Exit> {
     if let Some(prefix) = &args.flight_recorder {
         write_flight_recorder(&report, prefix)?;
     }
-    // Python's stacks can tell of a job that has not loaded NCCL yet.
-    if report.job.is_none()
-        && !report.processes.is_empty()
-        && let Some(errors) =
-            report.processes.iter().map(|process| process.error.as_deref()).collect::<Option<Vec<_>>>()
-    {
-        bail!("nothing could be read: {}", errors.join("; "));
+    if let Some(nothing) = nothing {
+        bail!("{nothing}");
     }
     Ok(exit)
 }

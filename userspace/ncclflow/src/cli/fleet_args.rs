@@ -88,6 +88,10 @@ impl std::str::FromStr for Words {
 }
 
 impl FleetArgs {
+    pub(super) fn is_given(&self) -> bool {
+        self.hosts.is_some() || self.hostfile.is_some() || self.slurm.is_some() || self.k8s.is_some()
+    }
+
     /// Returns the hosts to ask; `None`: this one.
     pub(super) fn fleet(&self) -> Result<Option<Fleet>> {
         let whom = if let Some(HostList(hosts)) = &self.hosts {

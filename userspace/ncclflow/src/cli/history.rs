@@ -12,11 +12,13 @@ use super::{
     exit::Exit,
     fleet_args::{FleetArgs, RemoteWords, ask},
     shared_args::{DebugArgs, LookedAtArgs},
+    whom::by_reason,
     write_report,
 };
 use crate::fleet::Gathered;
 use analysis::export::RankFiles;
 use dump::history::{self, HistoryOptions, HistoryReport};
+use flow::text::joined;
 use torch_history::HistoryState;
 
 #[derive(Debug, Args)]
@@ -111,8 +113,11 @@ pub(super) fn run(args: &HistoryArgs) -> Result<Exit> {
         }
         None => history::history(&options)?,
     };
-    write_report(args.json, &report, |out| Ok(write!(out, "{}", history::render(&report, args.last))?))?;
-    ensure_something(&report)?;
+    let has_something = ensure_something(&report);
+    if has_something.is_ok() || args.json {
+        write_report(args.json, &report, |out| Ok(write!(out, "{}", history::render(&report, args.last))?))?;
+    }
+    has_something?;
     // There is one format.
     if let (Some(HistoryFormat::FlightRecorder), Some(prefix)) = (args.format, &args.output) {
         let count = write_flight_recorder(&report, prefix).context("writing torch's flight recorder")?;
@@ -147,7 +152,7 @@ fn ensure_something(report: &HistoryReport) -> Result<()> {
         let why = process.error.clone().or_else(|| notes.and_then(|notes| notes.unknown.clone()));
         let why =
             why.unwrap_or_else(|| "it has not loaded torch; `ncclflow dump` reads NCCL itself".to_owned());
-        all.push(format!("process {}: {why}", process.pid));
+        all.push((process.pid, why));
     }
-    bail!("torch's flight recorder could be read in no process: {}", all.join("; "))
+    bail!("torch's flight recorder could be read in no process: {}", joined(by_reason(all), "; "))
 }

@@ -13,6 +13,7 @@ use super::{
     quantities::each,
     signals::with_signals,
     stacks::{StacksArgs, write_stacks},
+    whom::{may_trace, none_matched},
 };
 use analysis::export::sources;
 use flow::{session::Level, text::joined};
@@ -28,6 +29,7 @@ const LISTED: usize = 16;
 
 /// Counts the stacks of processes as they run.
 pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<()> {
+    may_trace()?;
     let live = LiveStacks::default();
     let targets = Targets::new(args.all, &each(&args.pids), &args.filter.filter());
     let mut options = RecordOptions {
@@ -55,6 +57,9 @@ pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<()> {
         },
         || {},
     )?;
+    if outcome.report.targets.is_empty() && !args.filter.filter().is_empty() {
+        tell!("{}", none_matched());
+    }
     let loss = &outcome.report.loss;
     let lost = loss.records_lost + loss.records_dropped;
     if lost > 0 {

@@ -36,6 +36,7 @@ mod top_recording;
 mod top_session;
 mod variables;
 mod watch;
+mod whom;
 
 use std::{
     io::{BufWriter, StdoutLock, Write},

@@ -9,7 +9,13 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::{
-    exit::Exit, progress::ProgressLine, record_args::RecordArgs, signals::with_signals, terminal, write_json,
+    exit::Exit,
+    progress::ProgressLine,
+    record_args::RecordArgs,
+    signals::with_signals,
+    terminal,
+    whom::{may_trace, none_matched},
+    write_json,
 };
 use crate::views::metrics::{Exposition, MetricsServer};
 use flow::session::{
@@ -29,6 +35,7 @@ use trace::{
 };
 
 pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<Exit> {
+    may_trace()?;
     let output = (!args.no_files).then(|| args.output.clone().unwrap_or_else(default_output));
     let live = args.metrics.map(|_| LiveStatistics::default());
     let wants_gpus = !args.no_gpus && (output.is_some() || live.is_some());
@@ -58,6 +65,9 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<Exit> {
     drop(metrics);
     if !args.quiet {
         summarize(&outcome, output.as_deref());
+        if outcome.report.targets.is_empty() && !args.filter.filter().is_empty() {
+            tell!("{}", none_matched());
+        }
     }
     if args.json {
         write_json(&mut terminal::out(), &outcome.report)?;

@@ -14,6 +14,7 @@ use rustix::{thread::CapabilitySet, time::ClockId};
 use super::{
     quantities::each,
     top::{TopArgs, Watched, follow, print_once, show},
+    whom::may_trace,
 };
 use crate::views::top::{Snapshot, Subject};
 use flow::{session::SessionState, text::joined};
@@ -35,6 +36,7 @@ use trace::{
 type News = Box<dyn FnOnce(&mut Session) + Send>;
 
 pub(super) fn watch(args: &TopArgs, started: Instant, stop: &StopHandle) -> Result<()> {
+    may_trace()?;
     let live = LiveStatistics::default();
     let targets = Targets::new(args.all, &each(&args.pids), &args.filter.filter());
     let mut options = RecordOptions {
