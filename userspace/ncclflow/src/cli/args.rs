@@ -49,6 +49,23 @@ pub struct Cli {
 }
 
 impl Cli {
+    /// Makes an error that shows how the command is used.
+    fn error(&self, kind: ErrorKind, message: &str) -> clap::Error {
+        let name = match &self.command {
+            Command::Record(_) => "record",
+            Command::Top(_) => "top",
+            Command::Stacks(_) => "stacks",
+            Command::Ps(_) => "ps",
+            _ => "",
+        };
+        let mut all = Self::command();
+        all.build();
+        match all.find_subcommand_mut(name) {
+            Some(command) => command.error(kind, message),
+            None => all.error(kind, message),
+        }
+    }
+
     /// Checks what the derived parser cannot: options that make sense with some values of others only.
     pub fn check(&self) -> Result<(), clap::Error> {
         let chosen = match &self.command {
@@ -65,13 +82,13 @@ impl Cli {
             Command::Stacks(args) => args.contradiction(),
             _ => None,
         };
-        message.map_or(Ok(()), |message| Err(Self::command().error(ErrorKind::ArgumentConflict, message)))?;
+        message.map_or(Ok(()), |message| Err(self.error(ErrorKind::ArgumentConflict, message)))?;
         let of_this_host = match &self.command {
             Command::Ps(args) if !args.fleet.is_given() => Some(&args.filter),
             _ => chosen.map(|(_, filter)| filter),
         };
         let unknown = of_this_host.and_then(|filter| unknown_user(&filter.filter()));
-        unknown.map_or(Ok(()), |message| Err(Self::command().error(ErrorKind::InvalidValue, message)))
+        unknown.map_or(Ok(()), |message| Err(self.error(ErrorKind::InvalidValue, &message)))
     }
 }
 

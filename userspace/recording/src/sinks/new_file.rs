@@ -31,7 +31,7 @@ impl NewFile {
         if std::fs::symlink_metadata(path).is_ok() {
             bail!("`{}` exists: {hint}", path.display());
         }
-        let made = Self::within(&OutputDir::open(folder)?, name.to_owned());
+        let made = Self::within(&OutputDir::open_or_create(folder)?, name.to_owned());
         made.with_context(|| format!("making a file in `{}`", folder.display()))
     }
 

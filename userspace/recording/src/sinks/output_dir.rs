@@ -6,7 +6,7 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd as _, OwnedFd},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -60,14 +60,16 @@ const NEW_FILE: OFlags =
     OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 impl OutputDir {
-    /// Creates the folder (mode 0700), or takes an existing empty one.
+    /// Creates the folder (mode 0700) and those above it, or takes an existing empty one.
     pub fn create(path: &Path) -> Result<Self> {
-        let is_new = match mkdirat(CWD, path, Mode::RWXU) {
+        let mut made = mkdirat(CWD, path, Mode::RWXU);
+        if made == Err(Errno::NOENT) {
+            Self::open_or_create(path.parent().unwrap_or(Path::new("")))?;
+            made = mkdirat(CWD, path, Mode::RWXU);
+        }
+        let is_new = match made {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
-            Err(Errno::NOENT) => {
-                bail!("cannot make `{}`: the folder above it does not exist", path.display())
-            }
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot make the folder `{}`", path.display()));
             }
@@ -80,6 +82,34 @@ impl OutputDir {
         let writable = rustix::fs::accessat(&dir.fd, ".", rustix::fs::Access::WRITE_OK, AtFlags::EACCESS);
         writable.with_context(|| format!("cannot write to the folder `{}`", path.display()))?;
         Ok(dir)
+    }
+
+    /// Opens a folder that a file is to be made in. If it is not there, it is made (mode 0700), and so are those
+    /// above it: each inside the one that was opened before, so that nobody can put a link in its place.
+    ///
+    /// # Errors
+    /// It is no folder, or cannot be made.
+    pub fn open_or_create(path: &Path) -> Result<Self> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        if path.exists() {
+            return Self::open(path);
+        }
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let (Some(Component::Normal(name)), false) = (path.components().next_back(), above == path) else {
+            bail!("`{}` does not exist", path.display());
+        };
+        // Links on the way to what is there are the user's own.
+        let above = if above.exists() {
+            let flags = DIR_FLAGS.difference(OFlags::NOFOLLOW);
+            openat(CWD, above, flags, Mode::empty())
+                .with_context(|| format!("cannot open the folder `{}`", above.display()))?
+        } else {
+            Self::open_or_create(above)?.fd
+        };
+        let failed = || format!("cannot make the folder `{}`", path.display());
+        mkdirat(&above, name, Mode::RWXU).with_context(failed)?;
+        let fd = openat(&above, name, DIR_FLAGS, Mode::empty()).with_context(failed)?;
+        Ok(Self { path: path.to_path_buf(), fd, is_new: true, account: None })
     }
 
     /// Opens an existing folder. A symbolic link in its place is refused.

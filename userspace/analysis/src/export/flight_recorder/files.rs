@@ -35,10 +35,7 @@ impl RankFiles {
         let Some(prefix) = path.file_name().and_then(|name| name.to_str()) else {
             bail!("`{}` is neither a folder nor the beginning of a file name", path.display());
         };
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let dir = OutputDir::open(parent).with_context(|| {
-            format!("`{}` is the beginning of file names, and their folder must exist", path.display())
-        })?;
+        let dir = OutputDir::open_or_create(path.parent().unwrap_or(Path::new("")))?;
         Ok(Self { dir, prefix: prefix.to_owned() })
     }
 

@@ -17,7 +17,10 @@ fn new_and_empty_folders_are_taken_and_full_ones_and_links_are_not() {
     std::os::unix::fs::symlink(&path, &link).unwrap();
     assert!(OutputDir::open(&link).is_err());
     assert!(
-        OutputDir::create(&parent.path().join("no/such")).unwrap_err().to_string().contains("does not exist")
+        OutputDir::create(&parent.path().join("a/../no/such"))
+            .unwrap_err()
+            .to_string()
+            .contains("does not exist")
     );
 }
 
@@ -43,4 +46,23 @@ fn a_replacement_that_fails_leaves_the_old_file() {
     dir.replace_file(Share::Free, "a", |_| Err(io::Error::other("no"))).unwrap_err();
     assert_eq!(std::fs::read_to_string(dir.path().join("a")).unwrap(), "old");
     assert_eq!(dir.names().unwrap(), ["a"]);
+}
+
+#[test]
+fn folders_above_are_made_and_are_ours_alone() {
+    let parent = tempfile::tempdir().unwrap();
+    let at = |name: &str| parent.path().join(name);
+    OutputDir::create(&at("a/b/out")).unwrap();
+    for made in ["a", "a/b", "a/b/out"] {
+        assert_eq!(std::fs::metadata(at(made)).unwrap().permissions().mode() & 0o777, 0o700, "{made}");
+    }
+    // What is there may be a link: the user's own.
+    std::os::unix::fs::symlink(at("a"), at("link")).unwrap();
+    OutputDir::open_or_create(&at("link/c/d")).unwrap();
+    assert!(at("a/c/d").is_dir());
+    std::fs::write(at("file"), "").unwrap();
+    for wrong in ["file/x", "file/x/y", "none/../x"] {
+        assert!(OutputDir::open_or_create(&at(wrong)).is_err(), "{wrong}");
+    }
+    assert!(!at("none").exists());
 }
