@@ -54,7 +54,7 @@ impl Kind {
     pub(super) fn of(category: &str) -> Self {
         if category.eq_ignore_ascii_case("kernel") {
             Self::Kernel
-        } else if category.starts_with("gpu_") {
+        } else if category.starts_with("gpu_") || matches!(category, "cuda_sync" | "Memcpy" | "Memset") {
             Self::Device
         } else if matches!(category, "cuda_runtime" | "cuda_driver" | "Runtime") {
             Self::CudaCall
@@ -147,4 +147,23 @@ pub(super) fn explained(error: io::Error, count: u64, what: &str) -> Error {
         );
     }
     Error::from(error).context(format!("after {count} {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The categories of Kineto (`libkineto/src/ActivityType.cpp`), and those that it had before torch 1.12.
+    #[test]
+    fn what_runs_on_a_device_is_known_by_its_category() {
+        for category in ["gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync", "Memcpy", "Memset"] {
+            assert_eq!(Kind::of(category), Kind::Device, "{category}");
+        }
+        for category in ["kernel", "Kernel"] {
+            assert_eq!(Kind::of(category), Kind::Kernel, "{category}");
+        }
+        for category in ["cpu_op", "Operator", "user_annotation", "python_function", "ac2g", "overhead", ""] {
+            assert_eq!(Kind::of(category), Kind::Cpu, "{category}");
+        }
+    }
 }

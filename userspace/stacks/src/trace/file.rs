@@ -2,12 +2,12 @@
 
 use std::{
     fs::File,
-    io::{self, BufRead as _, BufReader, Read, Seek as _},
+    io::{self, BufRead, BufReader, Read, Seek as _},
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, bail};
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 
 use super::{
@@ -118,7 +118,45 @@ impl TraceFile {
 fn unpacked<'r>(bytes: impl Read + 'r) -> io::Result<Box<dyn Read + 'r>> {
     let mut bytes = BufReader::with_capacity(BLOCK, bytes);
     let is_compressed = bytes.fill_buf()?.starts_with(&[0x1f, 0x8b]);
-    Ok(if is_compressed { Box::new(MultiGzDecoder::new(bytes)) } else { Box::new(bytes) })
+    Ok(if is_compressed {
+        Box::new(Members { member: Some(GzDecoder::new(bytes)) })
+    } else {
+        Box::new(bytes)
+    })
+}
+
+/// The members of a gzip file, one after the other. Zeros behind the last one are padding, as gzip(1) has it.
+struct Members<R> {
+    /// The member that is being read; `None` after the last.
+    member: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Read for Members<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.member {
+            match member.read(buffer) {
+                Ok(0) if !buffer.is_empty() => {}
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                    // Whatever the decoder calls it: there is no more of the file.
+                    let is_cut = member.get_mut().fill_buf().is_ok_and(<[u8]>::is_empty);
+                    return Err(if is_cut { io::ErrorKind::UnexpectedEof.into() } else { error });
+                }
+                read => return read,
+            }
+            let Some(mut rest) = self.member.take().map(GzDecoder::into_inner) else { break };
+            loop {
+                let zeros = rest.fill_buf()?.iter().take_while(|byte| **byte == 0).count();
+                if zeros == 0 {
+                    break;
+                }
+                rest.consume(zeros);
+            }
+            if !rest.fill_buf()?.is_empty() {
+                self.member = Some(GzDecoder::new(rest));
+            }
+        }
+        Ok(0)
+    }
 }
 
 /// Bytes at the beginning of a trace that tell its format.
@@ -127,7 +165,8 @@ const HEAD: u64 = 512;
 fn format_of(head: &[u8]) -> Result<Format> {
     // A field of number 1 with a length: `Trace.packet`. As text it is an end of line.
     const PACKET: u8 = 0x0a;
-    let first = head.iter().find(|byte| !byte.is_ascii_whitespace());
+    let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
+    let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
     match (head.first(), first) {
         (None, _) => bail!("the trace is empty"),
         (_, Some(b'{' | b'[')) => Ok(Format::Json),
@@ -170,6 +209,7 @@ mod tests {
             (&b"{\"a\""[..], Format::Json),
             (b" \n\t[", Format::Json),
             (b"\n {", Format::Json),
+            (b"\xef\xbb\xbf{", Format::Json),
             (b"\n\x04\x08\x01", Format::Perfetto),
             (b"\n\x20\x7a\x7b", Format::Perfetto),
         ] {
@@ -178,5 +218,30 @@ mod tests {
         for (head, word) in [(&b""[..], "empty"), (b"PK\x03\x04", "not a trace"), (b"  \n", "not a trace")] {
             assert!(format_of(head).unwrap_err().to_string().contains(word), "{head:?}");
         }
+    }
+
+    #[test]
+    fn members_follow_each_other_zeros_are_padding_and_a_cut_file_is_cut() {
+        use std::io::Write as _;
+        let packed = |text: &[u8]| {
+            let mut to = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+            to.write_all(text).unwrap();
+            to.finish().unwrap()
+        };
+        let text: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+        let (first, second) = text.split_at(12345);
+        let members = [packed(first), packed(second)].concat();
+        let read = |bytes: &[u8]| {
+            let mut all = Vec::new();
+            unpacked(bytes).unwrap().read_to_end(&mut all).map(|_| all)
+        };
+        assert_eq!(read(&members).unwrap(), text);
+        assert_eq!(read(&[&members[..], &[0; 1000]].concat()).unwrap(), text);
+        assert_eq!(read(&[&packed(first)[..], &[0; 700], &packed(second)].concat()).unwrap(), text);
+        for length in [members.len() - 1, members.len() - 8, members.len() / 2, 30, 11, 5] {
+            let cut = read(&members[..length]).unwrap_err();
+            assert_eq!(cut.kind(), io::ErrorKind::UnexpectedEof, "{length}: {cut}");
+        }
+        assert!(read(&[&members[..], b"no gzip"].concat()).is_err());
     }
 }

@@ -4,6 +4,7 @@
 //! events, which need not be closed. Times are in µs. Slices (`X`, or `B` and `E`), flows (`s`, `t`, `f`),
 //! and slices with flows (`bind_id`) are read; other events do not tell who launched a kernel.
 
+mod mended;
 mod raw_event;
 mod time;
 
@@ -24,6 +25,7 @@ use super::{
     },
     open_slices::OpenSlices,
 };
+use mended::Mended;
 use raw_event::{RawEvent, Scalar};
 use serde_json::value::RawValue;
 
@@ -36,7 +38,8 @@ const MAX_OTHER: u64 = 256 << 20;
 /// Tells the events of a trace to `consumer`.
 pub(super) fn read(bytes: impl Read, consumer: &mut dyn Consumer) -> Result<LeftOut> {
     let left = Rc::new(Cell::new(MAX_OTHER));
-    let bytes = BufReader::with_capacity(BLOCK, Bounded { bytes, left: Rc::clone(&left) });
+    let bytes =
+        BufReader::with_capacity(BLOCK, Bounded { bytes: Mended::new(bytes), left: Rc::clone(&left) });
     let mut events = Events {
         consumer,
         left,
