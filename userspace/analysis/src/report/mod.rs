@@ -61,6 +61,8 @@ pub struct ReportOptions {
     pub inputs: Vec<PathBuf>,
     /// Path of the new file.
     pub output: PathBuf,
+    /// A file that is there is replaced.
+    pub replace: bool,
     pub choice: Choice,
     /// Section at which the page opens; `None` for its beginning.
     pub open: Option<Section>,
@@ -80,9 +82,13 @@ pub struct Reported {
 /// # Errors
 /// If a folder has no recording or cannot be read, or the file exists or cannot be written.
 pub fn report(options: ReportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Reported> {
-    let ReportOptions { inputs, output, choice, open } = options;
+    let ReportOptions { inputs, output, replace, choice, open } = options;
     let chosen = Chosen::new(&inputs, choice)?;
-    let mut file = NewFile::create(&output, "a report is one new file, as report.html")?;
+    if replace && std::fs::symlink_metadata(&output).is_ok_and(|entry| entry.is_file()) {
+        std::fs::remove_file(&output).with_context(|| format!("replacing `{}`", output.display()))?;
+    }
+    let mut file =
+        NewFile::create(&output, "give another name, or --force to replace it (a report is one file)")?;
     let data = Arc::<Mutex<Option<Data>>>::default();
     let collector = Collector::new(Arc::clone(&data), chosen.ranges(), open);
     let exported = chosen.read_into(Box::new(collector), progress)?;

@@ -15,7 +15,13 @@ use test_support::has_browser;
 use crate::traces::{recorded, run};
 
 fn page(inputs: &[PathBuf], output: &Path, choice: Choice) -> Reported {
-    let options = ReportOptions { inputs: inputs.to_vec(), output: output.to_path_buf(), choice, open: None };
+    let options = ReportOptions {
+        inputs: inputs.to_vec(),
+        output: output.to_path_buf(),
+        choice,
+        open: None,
+        replace: false,
+    };
     report(options, &mut |_| ()).unwrap()
 }
 
@@ -73,8 +79,13 @@ fn a_page_that_cannot_be_made_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let refused = |inputs: &[PathBuf], output: PathBuf| {
-        let options =
-            ReportOptions { inputs: inputs.to_vec(), output, choice: Choice::default(), open: None };
+        let options = ReportOptions {
+            inputs: inputs.to_vec(),
+            output,
+            choice: Choice::default(),
+            open: None,
+            replace: false,
+        };
         format!("{:#}", report(options, &mut |_| ()).unwrap_err())
     };
     std::fs::create_dir(path("empty")).unwrap();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, builder::styling::AnsiColor};
 
-use super::{exit::Exit, progress::reading, terminal, write_report};
+use super::{Versioned, exit::Exit, progress::reading, terminal, write_report};
 use analysis::check::{check, headline, summarize, summary_headline, write_check, write_summary};
 
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<Exit> {
     let report = reading("", |line| check(&args.dirs, &mut |bytes, of_bytes| line.bytes(bytes, of_bytes)))?;
     let (color, exit) =
         if report.consistent { (AnsiColor::Green, Exit::Done) } else { (AnsiColor::Red, Exit::Findings) };
-    write_report(args.json, &report, |out| {
+    write_report(args.json, &Versioned::first(&report), |out| {
         terminal::verdict(Some(color), &headline(&report))?;
         Ok(write_check(&report, args.verbose, out)?)
     })?;
@@ -74,7 +74,7 @@ pub struct SummaryArgs {
 pub(super) fn run_summary(args: &SummaryArgs) -> Result<Exit> {
     let report =
         reading("", |line| summarize(&args.dirs, &mut |bytes, of_bytes| line.bytes(bytes, of_bytes)))?;
-    write_report(args.json, &report, |out| {
+    write_report(args.json, &Versioned::first(&report), |out| {
         terminal::verdict(None, &summary_headline(&report))?;
         Ok(write_summary(&report, args.verbose, out)?)
     })?;

@@ -63,6 +63,22 @@ fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
     Ok(out.flush()?)
 }
 
+/// A report that has no version of its own, with the version of its schema and of the program.
+#[derive(Serialize)]
+struct Versioned<'r, T: Serialize> {
+    schema: u32,
+    ncclflow: &'static str,
+    #[serde(flatten)]
+    report: &'r T,
+}
+
+impl<'r, T: Serialize> Versioned<'r, T> {
+    /// Adds version 1 of a schema: fields may be added within it; none changes its meaning.
+    fn first(report: &'r T) -> Self {
+        Self { schema: 1, ncclflow: env!("CARGO_PKG_VERSION"), report }
+    }
+}
+
 /// Writes a report to standard output: as JSON, or as text.
 fn write_report(
     is_json: bool,

@@ -38,7 +38,7 @@ pub(super) fn stack_depth() -> clap::builder::RangedI64ValueParser<u8> {
 }
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
+#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all", "command"]))]
 #[command(after_help = "\
 Examples:
   ncclflow record -p 4242 -d 5                 five seconds of one process
@@ -61,7 +61,7 @@ Examples:
                                                and the Python code that called it
   ncclflow record -p 4242 --rank-map ranks.txt --job llm-7b
                                                the job's ranks, where a launcher has not said them to the processes
-  ncclflow record -p 4242 --metrics 9400       and metrics at http://127.0.0.1:9400/metrics
+  ncclflow record -p 4242 --metrics 9690       and metrics at http://127.0.0.1:9690/metrics
 
 DIR holds session.json, recording/ (all records, compressed) and, made of it per communicator, <commHash>/proxy_flow_rank<r>.jsonl (a line per op and channel),
 flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op); with --level api, api_rank<r>.jsonl (a line
@@ -83,6 +83,10 @@ pub struct RecordArgs {
 
     #[command(flatten)]
     pub filter: FilterArgs,
+
+    /// A command to start, which is not how it works: only to say so
+    #[arg(last = true, hide = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
 
     /// Folder to write to; must not exist, or be empty [default: ncclflow-<unix time>]
     #[arg(short, long, value_name = "DIR")]
@@ -179,7 +183,7 @@ pub struct RecordArgs {
     pub who: WhoArgs,
 
     /// Serve live metrics for Prometheus at http://ADDR/metrics while recording (docs/METRICS.md): a port of
-    /// this host alone (9400), or an address and a port
+    /// this host alone (9690), or an address and a port
     #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
     pub metrics: Option<SocketAddr>,
 
@@ -249,6 +253,11 @@ impl RecordArgs {
 
     /// Returns what is wrong with options that make sense with some values of others only.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
+        if !self.command.is_empty() {
+            return Some(
+                "no command is started: start the job as ever, then `ncclflow record -p PID`, or --all before",
+            );
+        }
         if self.level != Level::Steps && self.sampling.sampling() != Sampling::default() {
             return Some("--steps-every, --channels and --min-bytes need --level steps");
         }

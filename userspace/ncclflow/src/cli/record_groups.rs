@@ -156,8 +156,8 @@ const MIB: u64 = 1 << 20;
 /// The shortest age, in seconds: some blocks of a recording.
 const MIN_AGE: u64 = 10;
 
-/// Parses the address at which metrics are served: this host alone, unless the user says otherwise. `9400` is
-/// port 9400 of the loopback address; others are taken as given.
+/// Parses the address at which metrics are served: this host alone, unless the user says otherwise. `9690` is
+/// port 9690 of the loopback address; others are taken as given.
 pub(super) fn metrics_address(text: &str) -> Result<SocketAddr, String> {
     let of_this_host = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     if let Ok(port) = text.parse() {
@@ -170,7 +170,7 @@ pub(super) fn metrics_address(text: &str) -> Result<SocketAddr, String> {
         return Err(format!("which address? `{port}` is this host alone, `0.0.0.0:{port}` all of IPv4"));
     }
     text.parse()
-        .map_err(|_| "expected a port, or an address and a port: 9400, 10.0.0.5:9400, [::]:9400".to_owned())
+        .map_err(|_| "expected a port, or an address and a port: 9690, 10.0.0.5:9690, [::]:9690".to_owned())
 }
 
 /// A value that is `auto` (`None`), or one of an enum's.
@@ -193,12 +193,12 @@ mod tests {
 
     #[test]
     fn only_an_explicit_address_leaves_the_host() {
-        for local in ["9400", "localhost:9400", "127.0.0.1:9400"] {
-            assert_eq!(metrics_address(local).unwrap().to_string(), "127.0.0.1:9400");
+        for local in ["9690", "localhost:9690", "127.0.0.1:9690"] {
+            assert_eq!(metrics_address(local).unwrap().to_string(), "127.0.0.1:9690");
         }
         assert_eq!(metrics_address("[::1]:1").unwrap().to_string(), "[::1]:1");
-        assert_eq!(metrics_address("10.0.0.5:9400").unwrap().to_string(), "10.0.0.5:9400");
-        for wrong in [":9400", "", "70000", "host", "10.0.0.5", "localhost:x"] {
+        assert_eq!(metrics_address("10.0.0.5:9690").unwrap().to_string(), "10.0.0.5:9690");
+        for wrong in [":9690", "", "70000", "host", "10.0.0.5", "localhost:x"] {
             assert!(metrics_address(wrong).is_err(), "{wrong}");
         }
     }

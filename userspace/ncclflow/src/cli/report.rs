@@ -1,8 +1,11 @@
 //! `ncclflow report`: one page of recordings, without root.
 
-use std::{io::Write as _, path::PathBuf};
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
 use super::{exit::Exit, export::write_notes, progress::reading, shared_args::PartArgs, terminal};
@@ -12,6 +15,7 @@ use analysis::report::{ReportOptions, Section, report};
 #[command(after_help = "\
 Examples:
   ncclflow report /var/tmp/flows -o report.html              the verdict first, then pictures of what it rests on
+  ncclflow report flows --force                              flows.html, anew
   ncclflow report host*/flows -o job.html                    all hosts of a job on one page
   ncclflow report flows -o last.html --last 30s              the last 30 s
   ncclflow report flows -o part.html --from 2026-11-22T14:03:05Z --to 2026-11-22T14:03:07Z --comm 0x8f2c
@@ -25,9 +29,13 @@ pub struct ReportArgs {
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub inputs: Vec<PathBuf>,
 
-    /// The page; it must not exist
+    /// The page [default: DIR.html]; it must not exist
     #[arg(short, long, value_name = "FILE")]
-    pub output: PathBuf,
+    pub output: Option<PathBuf>,
+
+    /// Replace a page that exists
+    #[arg(long)]
+    pub force: bool,
 
     /// Which section of the page is shown first
     #[arg(long, value_enum, value_name = "SECTION")]
@@ -37,10 +45,24 @@ pub struct ReportArgs {
     pub part: PartArgs,
 }
 
+/// Returns the page of a folder: beside it, with its name.
+fn beside(folder: &Path) -> Result<PathBuf> {
+    let named = if folder.file_name().is_some() { folder.to_owned() } else { folder.canonicalize()? };
+    let mut name = named.file_name().context("the folder has no name: give -o FILE")?.to_owned();
+    name.push(".html");
+    Ok(named.with_file_name(name))
+}
+
 pub(super) fn run(args: &ReportArgs) -> Result<Exit> {
+    let output = match (&args.output, args.inputs.first()) {
+        (Some(output), _) => output.clone(),
+        (None, Some(folder)) => beside(folder)?,
+        (None, None) => bail!("no folder is given"),
+    };
     let options = ReportOptions {
         inputs: args.inputs.clone(),
-        output: args.output.clone(),
+        output: output.clone(),
+        replace: args.force,
         choice: args.part.choice(),
         open: args.open_section,
     };
@@ -52,6 +74,6 @@ pub(super) fn run(args: &ReportArgs) -> Result<Exit> {
     if rows.ops + rows.calls == 0 && rows.left_out > 0 {
         writeln!(out, "nothing was recorded in the part that you chose")?;
     }
-    writeln!(out, "{} ({} KB): open it in a browser", args.output.display(), made.bytes.div_ceil(1000))?;
+    writeln!(out, "{} ({} KB): open it in a browser", output.display(), made.bytes.div_ceil(1000))?;
     Ok(Exit::Done)
 }

@@ -132,7 +132,9 @@ impl<R: Read> Mended<R> {
                     // The last one may begin another character.
                     let last = (self.character.len() > 1).then(|| self.character.pop()).flatten();
                     self.end_character();
-                    last.into_iter().for_each(|byte| self.inside(byte));
+                    if let Some(last) = last {
+                        self.inside(last);
+                    }
                 }
             }
             return;
@@ -264,20 +266,22 @@ mod tests {
 
     use super::*;
 
+    /// Reads a byte at a time.
+    struct Slow<'b>(&'b [u8]);
+    impl Read for Slow<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let (Some((first, rest)), Some(to)) = (self.0.split_first(), buffer.first_mut()) else {
+                return Ok(0);
+            };
+            (*to, self.0) = (*first, rest);
+            Ok(1)
+        }
+    }
+
     fn mended(bytes: &[u8]) -> Vec<u8> {
         let mut whole = Vec::new();
         Mended::new(bytes).read_to_end(&mut whole).unwrap();
         // Wherever reads end.
-        struct Slow<'b>(&'b [u8]);
-        impl Read for Slow<'_> {
-            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-                let (Some((first, rest)), Some(to)) = (self.0.split_first(), buffer.first_mut()) else {
-                    return Ok(0);
-                };
-                (*to, self.0) = (*first, rest);
-                Ok(1)
-            }
-        }
         let mut slow = Vec::new();
         Mended::new(Slow(bytes)).read_to_end(&mut slow).unwrap();
         assert_eq!(whole, slow);
