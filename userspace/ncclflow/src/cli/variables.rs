@@ -156,8 +156,8 @@ mod tests {
             ids.dedup();
             ids
         };
-        assert_eq!(excluded("pids"), ["all"]);
-        assert_eq!(excluded("all"), ["library", "pids"]);
+        assert_eq!(excluded("pids"), ["all", "command"]);
+        assert_eq!(excluded("all"), ["command", "library", "pids"]);
         assert_eq!(excluded("window_flag"), ["no_files", "rotate"]);
         assert_eq!(excluded("level"), [""; 0]);
     }
