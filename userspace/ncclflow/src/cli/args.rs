@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use clap::{ColorChoice, CommandFactory as _, Parser, Subcommand, error::ErrorKind};
 
 use super::{
-    check, completions, doctor, dump, export, history, ps, record_args::RecordArgs, report, stacks, symbols,
-    top, watch, whom::unknown_user,
+    check, completions, doctor, dump, export, history, ps, record_args::RecordArgs, report,
+    shared_args::FilterArgs, stacks, symbols, top, watch, whom::unknown_user,
 };
 use trace::kernel::loader::OBJECT_SHA256;
 
@@ -68,12 +68,7 @@ impl Cli {
 
     /// Checks what the derived parser cannot: options that make sense with some values of others only.
     pub fn check(&self) -> Result<(), clap::Error> {
-        let chosen = match &self.command {
-            Command::Record(args) => Some((args.all, &args.filter)),
-            Command::Top(args) => Some((args.all, &args.filter)),
-            Command::Stacks(args) => Some((args.all, &args.filter)),
-            _ => None,
-        };
+        let chosen = self.chosen();
         let message = match &self.command {
             _ if chosen.is_some_and(|(all, filter)| !all && !filter.filter().is_empty()) => {
                 Some("--user, --cgroup, --container, --comm and --nccl-version choose among --all")
@@ -82,10 +77,24 @@ impl Cli {
             Command::Stacks(args) => args.contradiction(),
             _ => None,
         };
-        message.map_or(Ok(()), |message| Err(self.error(ErrorKind::ArgumentConflict, message)))?;
+        message.map_or(Ok(()), |message| Err(self.error(ErrorKind::ArgumentConflict, message)))
+    }
+
+    /// Returns whether all processes of this host are chosen, and the filters.
+    fn chosen(&self) -> Option<(bool, &FilterArgs)> {
+        match &self.command {
+            Command::Record(args) => Some((args.all, &args.filter)),
+            Command::Top(args) => Some((args.all, &args.filter)),
+            Command::Stacks(args) => Some((args.all, &args.filter)),
+            _ => None,
+        }
+    }
+
+    /// Checks that users of filters are known on this host.
+    pub(super) fn check_users(&self) -> Result<(), clap::Error> {
         let of_this_host = match &self.command {
             Command::Ps(args) if !args.fleet.is_given() => Some(&args.filter),
-            _ => chosen.map(|(_, filter)| filter),
+            _ => self.chosen().map(|(_, filter)| filter),
         };
         let unknown = of_this_host.and_then(|filter| unknown_user(&filter.filter()));
         unknown.map_or(Ok(()), |message| Err(self.error(ErrorKind::InvalidValue, &message)))

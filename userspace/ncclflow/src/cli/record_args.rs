@@ -38,7 +38,7 @@ pub(super) fn stack_depth() -> clap::builder::RangedI64ValueParser<u8> {
 }
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all", "command"]))]
+#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
 #[command(after_help = "\
 Examples:
   ncclflow record -p 4242 -d 5                 five seconds of one process
@@ -83,10 +83,6 @@ pub struct RecordArgs {
 
     #[command(flatten)]
     pub filter: FilterArgs,
-
-    /// A command to start, which is not how it works: only to say so
-    #[arg(last = true, hide = true, value_name = "COMMAND")]
-    pub command: Vec<String>,
 
     /// Folder to write to; must not exist, or be empty [default: ncclflow-<unix time>]
     #[arg(short, long, value_name = "DIR")]
@@ -253,11 +249,6 @@ impl RecordArgs {
 
     /// Returns what is wrong with options that make sense with some values of others only.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
-        if !self.command.is_empty() {
-            return Some(
-                "no command is started: start the job as ever, then `ncclflow record -p PID`, or --all before",
-            );
-        }
         if self.level != Level::Steps && self.sampling.sampling() != Sampling::default() {
             return Some("--steps-every, --channels and --min-bytes need --level steps");
         }

@@ -54,7 +54,7 @@ pub(super) fn parse() -> Cli {
     });
     let parsed = command.try_get_matches().and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches)?;
-        cli.check().map(|()| cli)
+        cli.check().and_then(|()| cli.check_users()).map(|()| cli)
     });
     parsed.unwrap_or_else(|error| {
         if error.use_stderr() && is_ours.is_some() && !used.is_empty() {
@@ -156,8 +156,8 @@ mod tests {
             ids.dedup();
             ids
         };
-        assert_eq!(excluded("pids"), ["all", "command"]);
-        assert_eq!(excluded("all"), ["command", "library", "pids"]);
+        assert_eq!(excluded("pids"), ["all"]);
+        assert_eq!(excluded("all"), ["library", "pids"]);
         assert_eq!(excluded("window_flag"), ["no_files", "rotate"]);
         assert_eq!(excluded("level"), [""; 0]);
     }
