@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Activity, CopiedRank, FewFiles, HostNotRead, Owner, ProcessId, ProcessState, PythonGroup, PythonReport,
-    PythonThread, RankReport, StoreWait, Unanswered, python,
+    Activity, CopiedRank, FewFiles, HostNotRead, OfHost, Owner, ProcessId, ProcessState, PythonGroup,
+    PythonReport, PythonThread, RankReport, StoreWait, Unanswered,
+    of_host::only,
+    python,
     verdict::{JobVerdict, Verdict},
 };
 use flow::{known, session::LostReaders as Lost, text::joined};
@@ -44,6 +46,18 @@ pub struct DumpReport {
     /// Other hosts that were asked and gave no dump.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts_not_read: Vec<HostNotRead>,
+}
+
+impl OfHost for DumpReport {
+    const COMMAND: &'static str = "dump";
+    const SCHEMA: u32 = SCHEMA;
+
+    fn host(&self) -> Option<&str> {
+        let ranks = self.communicators.iter().flat_map(|communicator| &communicator.ranks);
+        let of = self.processes.iter().map(|process| &process.host);
+        let of = of.chain(ranks.map(|rank| &rank.host)).chain(self.gpus.iter().map(|gpu| &gpu.host));
+        only(self.hosts.first()?, of.chain(&self.hosts))
+    }
 }
 
 /// A process that was read, or that could not be.

@@ -4,11 +4,6 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{
-    DumpReport, SCHEMA,
-    history::{HISTORY_SCHEMA, HistoryReport},
-    ps::{PS_SCHEMA, PsReport},
-};
 use flow::text::{joined, write_paragraph};
 
 /// Names that are shown of hosts with one reason; all are in the JSON.
@@ -56,44 +51,14 @@ pub trait OfHost: DeserializeOwned {
 }
 
 /// Returns `host` if it has a name and all are of it.
-fn only<'h>(host: &'h str, mut all: impl Iterator<Item = &'h String>) -> Option<&'h str> {
+pub(crate) fn only<'h>(host: &'h str, mut all: impl Iterator<Item = &'h String>) -> Option<&'h str> {
     (!host.is_empty() && all.all(|other| other == host)).then_some(host)
-}
-
-impl OfHost for DumpReport {
-    const COMMAND: &'static str = "dump";
-    const SCHEMA: u32 = SCHEMA;
-
-    fn host(&self) -> Option<&str> {
-        let ranks = self.communicators.iter().flat_map(|communicator| &communicator.ranks);
-        let of = self.processes.iter().map(|process| &process.host);
-        let of = of.chain(ranks.map(|rank| &rank.host)).chain(self.gpus.iter().map(|gpu| &gpu.host));
-        only(self.hosts.first()?, of.chain(&self.hosts))
-    }
-}
-
-impl OfHost for HistoryReport {
-    const COMMAND: &'static str = "history";
-    const SCHEMA: u32 = HISTORY_SCHEMA;
-
-    fn host(&self) -> Option<&str> {
-        only(&self.host, self.processes.iter().map(|process| &process.host))
-    }
-}
-
-impl OfHost for PsReport {
-    const COMMAND: &'static str = "ps";
-    const SCHEMA: u32 = PS_SCHEMA;
-
-    fn host(&self) -> Option<&str> {
-        only(&self.host, self.processes.iter().filter_map(|process| process.host.as_ref()))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ProcessReport;
+    use crate::{DumpReport, ProcessReport};
 
     #[test]
     fn hosts_with_one_reason_share_a_line() {

@@ -15,7 +15,7 @@ use anyhow::{Result, bail};
 use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
-use crate::{Choice, HostNotRead, RankReport, chosen, comm_ranks, survey};
+use crate::{Choice, HostNotRead, OfHost, RankReport, chosen, comm_ranks, of_host::only, survey};
 use flow::text::joined;
 use inspect::{clock::now_ns, host::host_name, memory::ScanLimits, process::Process, python::Runtimes};
 use nccl_library::symbols::DebugFiles;
@@ -45,6 +45,15 @@ pub struct HistoryReport {
     /// Other hosts that were asked and gave no history.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts_not_read: Vec<HostNotRead>,
+}
+
+impl OfHost for HistoryReport {
+    const COMMAND: &'static str = "history";
+    const SCHEMA: u32 = HISTORY_SCHEMA;
+
+    fn host(&self) -> Option<&str> {
+        only(&self.host, self.processes.iter().map(|process| &process.host))
+    }
 }
 
 /// Merges the histories of several hosts into one, compared again over all their ranks.

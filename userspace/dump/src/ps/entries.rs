@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::launches::Launches;
-use crate::{CopiedRank, HostNotRead, RankReport};
+use crate::{CopiedRank, HostNotRead, OfHost, RankReport, of_host::only};
 use flow::{identity::Container, known};
 use inspect::process::{Description, Evidence, MappedLibrary};
 use nccl_library::symbols::{Resolution, SymbolSource};
@@ -31,6 +31,15 @@ pub struct PsReport {
     /// Other hosts that were asked and gave no list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts_not_read: Vec<HostNotRead>,
+}
+
+impl OfHost for PsReport {
+    const COMMAND: &'static str = "ps";
+    const SCHEMA: u32 = PS_SCHEMA;
+
+    fn host(&self) -> Option<&str> {
+        only(&self.host, self.processes.iter().filter_map(|process| process.host.as_ref()))
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -1,10 +1,10 @@
 //! Many hosts asked by one command: ncclflow runs on each, through ssh, srun or kubectl, and its JSON comes
 //! back.
 //!
-//! [`Whom`] knows the programs and their words, [`children`] runs them side by side, [`output`] takes what they
-//! say. An answer is somebody else's: it is bounded in size and time, read as a document of one host
-//! ([`documents`], [`OfHost`]), and whoever gives none is named with the reason ([`HostsNotRead`]). The rest is
-//! judged by the same code that judges this host (`dump::merge`).
+//! [`Whom`] knows the programs and their words, [`children`] runs them side by side, [`output`] takes what
+//! they say. An answer is somebody else's: it is bounded in size and time, read as a document of one host
+//! ([`documents`], [`OfHost`]), and whoever gives none is named with the reason ([`HostsNotRead`]). The rest
+//! is judged by the same code that judges this host (`dump::merge`).
 
 mod children;
 mod documents;
