@@ -26,8 +26,9 @@ use crate::views::metrics::{MetricsServer, Watched, WatchedMetrics};
 
 use super::{
     exit::Exit,
-    record_groups::{metrics_address, size},
-    shared_args::{DebugArgs, LookedAtArgs, seconds},
+    quantities::{seconds, size_from},
+    record_groups::metrics_address,
+    shared_args::{DebugArgs, LookedAtArgs},
     signals::with_signals,
     write_json_line,
 };
@@ -81,7 +82,7 @@ pub struct WatchArgs {
     pub max_dumps: usize,
 
     /// Most bytes of all dumps: K, M, G, T; without a letter, MiB
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size, requires = "dump_to")]
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size_from(1 << 20, 1 << 20), requires = "dump_to")]
     pub max_dump_size: u64,
 
     /// Run this program at the beginning and the end of each alert, with the event as JSON on its standard
