@@ -1,7 +1,5 @@
 //! Variables of a frame that are read from outside, against what the program gave them: every CPython that is found.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 
 use std::process::Command;

@@ -175,9 +175,10 @@ mod tests {
         let percent = |ranks| {
             let link: &Link = &transits.links[&ranks];
             let (_, waiting) = link.shares.means((0, 20 * 500 * MS - 1)).unwrap();
-            (link.typical_ns() / MS, waiting.percent.round() as u64)
+            (link.typical_ns() / MS, format!("{:.0} %", waiting.percent))
         };
-        assert_eq!((percent((0, 1)), percent((1, 0))), ((400, 80), (400, 2)));
+        assert_eq!(percent((0, 1)), (400, "80 %".to_owned()));
+        assert_eq!(percent((1, 0)), (400, "2 %".to_owned()));
     }
 
     #[test]

@@ -47,6 +47,7 @@ Examples:
 Nothing needs to be prepared in the processes; they are read, not stopped. docs/DUMP.md has the JSON's schema.
 Needs root, or CAP_SYS_PTRACE (and CAP_SYS_ADMIN where the library's file was replaced).
 Exit codes: 0 healthy; 3 stuck; 5 waiting for a rank that makes progress elsewhere; 4 cannot tell; 1 error; 2 wrong usage.")]
+#[command(group = clap::ArgGroup::new("here").args(["pids", "all"]).conflicts_with("fleet"))]
 pub struct DumpArgs {
     #[command(flatten)]
     pub whom: LookedAtArgs,

@@ -36,6 +36,7 @@ TORCH_NCCL_TRACE_BUFFER_SIZE=2000). They are read from memory: nothing is stoppe
 torch's watchdog had noticed. docs/HISTORY.md has the JSON's schema and the versions that are known. Needs root, or CAP_SYS_PTRACE.
 Exit codes: 0 the ranks called the same; 3 they called different collectives; 5 a rank has not called what others have, or a collective
 is not completed, for a second or more; 4 cannot tell; 1 error; 2 wrong usage.")]
+#[command(group = clap::ArgGroup::new("here").args(["pids", "all"]).conflicts_with("fleet"))]
 pub struct HistoryArgs {
     #[command(flatten)]
     pub whom: LookedAtArgs,

@@ -16,11 +16,11 @@ use nccl_library::symbols::DebugFiles;
 #[derive(Clone, Debug, Args)]
 pub struct LookedAtArgs {
     /// Processes to read; otherwise all
-    #[arg(short, long = "pid", value_name = "PID", num_args = 1.., conflicts_with = "fleet")]
+    #[arg(short, long = "pid", value_name = "PID", num_args = 1..)]
     pub pids: Vec<Pids>,
 
     /// Every process of this node that has an NCCL library mapped, under any name, also in containers
-    #[arg(long, conflicts_with_all = ["pids", "fleet"])]
+    #[arg(long, conflicts_with = "pids")]
     pub all: bool,
 }
 
