@@ -22,10 +22,10 @@ pub struct RankFiles {
 
 impl RankFiles {
     /// Opens the folder. `path` is the beginning of the files' names, or a folder, or ends with a slash: in a
-    /// folder the files have torch's own names. A path that ends with a slash is made if it is not there.
+    /// folder the files have torch's own names. Folders that are not there are made.
     ///
     /// # Errors
-    /// The folder is not there, or cannot be opened or made.
+    /// The folder cannot be opened or made.
     pub fn at(path: &Path) -> Result<Self> {
         let is_folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
         if is_folder {
@@ -108,6 +108,8 @@ mod tests {
         assert!(write(&parent.path().join("rank_"), 3).unwrap_err().to_string().contains("there already"));
         drop(RankFiles::at(&parent.path().join("rank_")).unwrap().create(4).unwrap());
         assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 2);
-        assert!(write(&parent.path().join("none/rank_"), 0).is_err());
+        write(&parent.path().join("made/rank_"), 0).unwrap();
+        assert!(parent.path().join("made/rank_0").is_file());
+        assert!(write(&parent.path().join("rank_3/rank_"), 0).is_err(), "a file is no folder");
     }
 }
