@@ -2,6 +2,8 @@
 
 use flow::schema::GpuRow;
 
+use super::thinned::Thinned;
+
 /// Most samples of a GPU that are kept; then every second one goes.
 const MAX_SAMPLES: usize = 1 << 14;
 
@@ -31,12 +33,13 @@ pub(super) enum Measure {
 }
 
 /// Samples of a GPU, in the order of time.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Activity {
-    samples: Vec<Sample>,
-    /// One of so many samples is kept.
-    stride: usize,
-    seen: usize,
+#[derive(Clone, Debug)]
+pub(super) struct Activity(Thinned<Sample>);
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self(Thinned::new(MAX_SAMPLES))
+    }
 }
 
 /// Mean of a measure.
@@ -49,11 +52,6 @@ pub(super) struct Mean {
 
 impl Activity {
     pub(super) fn add(&mut self, row: &GpuRow, wall_ns: u64) {
-        let stride = self.stride.max(1);
-        self.seen += 1;
-        if !self.seen.is_multiple_of(stride) {
-            return;
-        }
         let values = [
             row.graphics_active_percent,
             row.sm_active_percent,
@@ -61,15 +59,7 @@ impl Activity {
             row.dram_active_percent,
             row.sm_percent.map(f64::from),
         ];
-        self.samples.push(Sample { wall_ns, values });
-        if self.samples.len() >= MAX_SAMPLES {
-            let mut number = 0usize;
-            self.samples.retain(|_| {
-                number += 1;
-                number.is_multiple_of(2)
-            });
-            self.stride = stride * 2;
-        }
+        self.0.add(Sample { wall_ns, values });
     }
 
     /// Returns the mean of a measure over samples that lie within this wall time; `None` if there are fewer
@@ -77,7 +67,7 @@ impl Activity {
     pub(super) fn mean(&self, measure: Measure, (from_ns, until_ns): (u64, u64)) -> Option<Mean> {
         // The first sample within covers time before it.
         let within =
-            self.samples.iter().filter(|sample| (from_ns..=until_ns).contains(&sample.wall_ns)).skip(1);
+            self.0.values.iter().filter(|sample| (from_ns..=until_ns).contains(&sample.wall_ns)).skip(1);
         let values: Vec<f64> =
             within.filter_map(|sample| sample.values.get(measure as usize).copied().flatten()).collect();
         Mean::of(&values)

@@ -56,7 +56,7 @@ pub(super) struct Culprit {
 }
 
 /// A link stands out on which messages are this many times as long as on the link in the middle.
-const TIMES_THE_OTHERS: u64 = 2;
+pub(super) const TIMES_THE_OTHERS: u64 = 2;
 
 /// Follows the longest waits to where they end.
 pub(super) fn culprit(ranks: &[RankWaits]) -> Option<Culprit> {

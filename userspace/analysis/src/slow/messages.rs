@@ -3,7 +3,7 @@
 use super::{
     evidence::{Evidence, MeasuredLink, TimeShare, WaitingRank},
     launches::median,
-    longest_waits::{Culprit, Reason, culprit},
+    longest_waits::{Culprit, Reason, TIMES_THE_OTHERS, culprit},
     pauses, text,
     verdict::{Cause, FAULT_PERCENT, Kind, STANDARD_ERRORS, above},
 };
@@ -31,9 +31,6 @@ pub(super) fn causes(evidence: &Evidence) -> Vec<Cause> {
     }
     causes
 }
-
-/// A link stands out on which messages are this many times as long as on the link in the middle.
-const TIMES_THE_OTHERS: u64 = 2;
 
 /// Returns the link whose receiver waits for the network more than those of other links do.
 fn slow_link(evidence: &Evidence, links: &[MeasuredLink]) -> Option<Cause> {

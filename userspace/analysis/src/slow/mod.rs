@@ -25,6 +25,7 @@ mod pauses;
 mod processor;
 mod shares;
 mod text;
+mod thinned;
 mod together;
 mod transits;
 mod verdict;

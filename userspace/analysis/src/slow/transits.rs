@@ -13,7 +13,7 @@ use flow::schema::{MessageRow, Stage};
 use foldhash::fast::FixedState;
 use nccl_library::nccl::Direction;
 
-use super::{launches::median, shares::Shares};
+use super::{launches::median, shares::Shares, thinned::Thinned};
 
 /// Most messages of a communicator of which one end was seen; with more, one of two collectives is left out.
 const MAX_PENDING: usize = 1 << 16;
@@ -54,16 +54,20 @@ pub(super) struct Transits {
 }
 
 /// Messages from a rank to another.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Link {
     /// Time in which the receiver waited for what was in the network.
     pub(super) shares: Shares,
     /// End of that time so far, by channel.
     until_ns: BTreeMap<u32, u64>,
-    times_ns: Vec<u64>,
-    /// One of so many messages' times is kept.
-    stride: usize,
-    seen: usize,
+    times_ns: Thinned<u64>,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        let (shares, until_ns) = (Shares::default(), BTreeMap::new());
+        Self { shares, until_ns, times_ns: Thinned::new(MAX_TIMES) }
+    }
 }
 
 impl Transits {
@@ -115,23 +119,12 @@ impl Link {
         let until = self.until_ns.entry(channel).or_default();
         self.shares.add(false, sent_ns.max(since_ns).max(*until), arrived_ns);
         *until = arrived_ns.max(*until);
-        self.seen += 1;
-        if self.seen.is_multiple_of(self.stride.max(1)) {
-            self.times_ns.push(arrived_ns.saturating_sub(sent_ns));
-        }
-        if self.times_ns.len() >= MAX_TIMES {
-            let mut number = 0usize;
-            self.times_ns.retain(|_| {
-                number += 1;
-                number.is_multiple_of(2)
-            });
-            self.stride = self.stride.max(1) * 2;
-        }
+        self.times_ns.add(arrived_ns.saturating_sub(sent_ns));
     }
 
     /// Returns the usual time of a message in the network.
     pub(super) fn typical_ns(&self) -> u64 {
-        median(self.times_ns.clone())
+        median(self.times_ns.values.clone())
     }
 }
 
@@ -193,6 +186,10 @@ mod tests {
         }
         assert!(transits.pending.is_empty(), "both ends leave out the same");
         let link = &transits.links[&(0, 1)];
-        assert!(link.seen > 20_000 && link.times_ns.len() < MAX_TIMES, "{}", link.seen);
+        assert!(
+            link.times_ns.seen > 20_000 && link.times_ns.values.len() < MAX_TIMES,
+            "{}",
+            link.times_ns.seen
+        );
     }
 }

@@ -130,19 +130,14 @@ impl Slow {
         let late: Vec<i32> = causes.iter().flat_map(|cause| cause.ranks.clone()).collect();
         causes.extend(gpus(evidence, &late));
         causes.extend(stages(evidence));
-        let named: Vec<i32> = causes.iter().flat_map(|cause| cause.ranks.clone()).collect();
-        let starved = processor::causes(evidence);
-        causes
-            .extend(starved.into_iter().filter(|cause| !cause.ranks.iter().any(|rank| named.contains(rank))));
+        add_unnamed(&mut causes, processor::causes(evidence));
         // Counters of the GPUs say more than messages, of the ranks that have them.
         let is_told = |cause: &Cause| {
             let has_counters =
                 |rank: &RankEvidence| cause.ranks.contains(&rank.name.rank) && rank.multiprocessors.is_some();
             matches!(cause.kind, Kind::Gpu | Kind::Host) && evidence.ranks.iter().any(has_counters)
         };
-        let named: Vec<i32> = causes.iter().flat_map(|cause| cause.ranks.clone()).collect();
-        let is_new = |cause: &Cause| !is_told(cause) && !cause.ranks.iter().any(|rank| named.contains(rank));
-        causes.extend(by_messages.into_iter().filter(is_new));
+        add_unnamed(&mut causes, by_messages.into_iter().filter(|cause| !is_told(cause)));
         causes.extend(together::causes(evidence));
         // That all became slower is no other cause than what made them slower.
         let named = causes.iter().filter(|cause| cause.names_somebody()).filter_map(|cause| cause.percent);
@@ -181,6 +176,13 @@ impl Slow {
             |cause: &&Cause| !cause.is_note && matches!(cause.kind, Kind::Gpu | Kind::Host | Kind::Link);
         std::iter::once(&self.first).chain(&self.others).filter(is_fault)
     }
+}
+
+/// Adds those of further causes of which no rank is named yet.
+fn add_unnamed(causes: &mut Vec<Cause>, more: impl IntoIterator<Item = Cause>) {
+    let named: Vec<i32> = causes.iter().flat_map(|cause| cause.ranks.clone()).collect();
+    let is_new = |cause: &Cause| !cause.ranks.iter().any(|rank| named.contains(rank));
+    causes.extend(more.into_iter().filter(is_new));
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for people")]
