@@ -30,6 +30,7 @@ mod link;
 mod mapped;
 mod nccl_api;
 mod nodes;
+mod option_values;
 mod options;
 mod patch;
 mod phases;

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
 
 use crate::common_calls;
 use crate::nodes::Through;
+use crate::option_values::{parse_absent, parse_ms, parse_pair, parse_size_of, parse_stall, parse_variable};
 
 /// Run the real NCCL on a machine without a GPU and check every element of every result.
 #[derive(Debug, Clone, Parser)]
@@ -463,41 +464,4 @@ impl DataType {
             Self::Int64 | Self::Float64 => 8,
         }
     }
-}
-
-fn parse_stall(text: &str) -> Result<(u32, PathBuf)> {
-    let (rank, file) = text.split_once('=').context("expected RANK=FILE")?;
-    Ok((rank.parse()?, file.into()))
-}
-
-fn parse_ms(text: &str) -> Result<f64> {
-    let ms: f64 = text.parse()?;
-    if !(0.0..=60_000.0).contains(&ms) {
-        bail!("from 0 to 60000 ms");
-    }
-    Ok(ms)
-}
-
-fn parse_pair(text: &str) -> Result<(u32, u32)> {
-    let (rank, other) = text.split_once('=').context("expected RANK=NUMBER")?;
-    Ok((rank.parse()?, other.parse()?))
-}
-
-fn parse_absent(text: &str) -> Result<(u32, u64)> {
-    let (rank, after) = text.split_once('@').unwrap_or((text, "0"));
-    Ok((rank.parse()?, after.parse()?))
-}
-
-fn parse_size_of(text: &str) -> Result<(u32, usize, u64)> {
-    let (rank, rest) = text.split_once('=').context("expected RANK=BYTES@N")?;
-    let (bytes, op) = rest.split_once('@').context("expected RANK=BYTES@N")?;
-    Ok((rank.parse()?, bytes.parse()?, op.parse()?))
-}
-
-fn parse_variable(text: &str) -> Result<(String, String)> {
-    let (key, value) = text.split_once('=').context("expected KEY=VALUE")?;
-    if key.is_empty() {
-        bail!("the variable has no name");
-    }
-    Ok((key.to_owned(), value.to_owned()))
 }
