@@ -10,7 +10,7 @@ use std::{
 use crate::{
     communicator::CommState,
     event::{AlertKind, CommOfEvent, EventBody, EventType, JobOfEvent},
-    job::{Job, Steps},
+    job::{Job, Steps, Turn},
     look::Look,
     reading::{CommKey, GpuState, ProcessInfo, ProcessKey, ProcessReading},
     settings::Settings,
@@ -75,7 +75,8 @@ impl Book {
         let comms = &self.comms;
         for job in self.jobs.values_mut() {
             let own = comms_of(comms, &self.jobs_of, job.number);
-            let steps = job.step(&own, gpus, &self.settings, now, &mut self.alert_numbers);
+            let turn = Turn { comms: &own, settings: &self.settings, now, numbers: &mut self.alert_numbers };
+            let steps = job.step(gpus, turn);
             let pids = job.processes.iter().map(|process| process.key.pid).collect();
             let look = steps.look.then_some(WantedLook { job: job.number, pids });
             news.looks.extend(look);
@@ -90,7 +91,8 @@ impl Book {
     pub fn looked(&mut self, job: u64, look: Result<Look, String>, now: Duration) -> Vec<EventBody> {
         let Some(job) = self.jobs.get_mut(&job) else { return Vec::new() };
         let own = comms_of(&self.comms, &self.jobs_of, job.number);
-        let Steps { events, .. } = job.looked(look, &own, &self.settings, now, &mut self.alert_numbers);
+        let turn = Turn { comms: &own, settings: &self.settings, now, numbers: &mut self.alert_numbers };
+        let Steps { events, .. } = job.looked(look, turn);
         self.count(&events);
         events
     }

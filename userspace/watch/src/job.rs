@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    communicator::CommState,
+    communicator::{CommState, RankState},
     event::{AlertKind, CommOfEvent, Culprit, EventBody, EventType, JobOfEvent, JobRates},
     look::Look,
     reading::{CommKey, GpuState, ProcessInfo},
@@ -126,42 +126,28 @@ impl Job {
     }
 
     /// Takes a reading.
-    pub(crate) fn step(
-        &mut self,
-        comms: &[&CommState],
-        gpus: &[GpuState],
-        settings: &Settings,
-        now: Duration,
-        numbers: &mut u64,
-    ) -> Steps {
+    pub(crate) fn step(&mut self, gpus: &[GpuState], mut turn: Turn<'_>) -> Steps {
         let mut steps = Steps::default();
-        let collectives = self.count(comms);
-        let may_begin = self.may_begin(settings, now);
-        let outcome = self.standing.step(comms, gpus, settings, may_begin, now);
-        self.apply(outcome, comms, now, numbers, &mut steps);
-        self.watch_errors(comms, gpus, settings, now, numbers, &mut steps);
-        self.watch_pace(collectives, comms, settings, now, numbers, &mut steps);
+        let collectives = self.count(turn.comms);
+        let may_begin = self.may_begin(&turn);
+        let outcome = self.standing.step(turn.comms, gpus, turn.settings, may_begin, turn.now);
+        self.apply(outcome, &mut turn, &mut steps);
+        self.watch_errors(gpus, &mut turn, &mut steps);
+        self.watch_pace(collectives, &mut turn, &mut steps);
         steps
     }
 
     /// Takes the verdict of a dump that was asked for.
-    pub(crate) fn looked(
-        &mut self,
-        look: Result<Look, String>,
-        comms: &[&CommState],
-        settings: &Settings,
-        now: Duration,
-        numbers: &mut u64,
-    ) -> Steps {
+    pub(crate) fn looked(&mut self, look: Result<Look, String>, mut turn: Turn<'_>) -> Steps {
         let mut steps = Steps::default();
-        let may_begin = self.may_begin(settings, now);
+        let may_begin = self.may_begin(&turn);
         let before = self.standing.open();
-        let outcome = self.standing.looked(look, comms, settings, may_begin, now);
+        let outcome = self.standing.looked(look, turn.comms, turn.settings, may_begin, turn.now);
         // What was waiting is a hang now.
         if let (Outcome::Begins(..), Some((kind, _))) = (&outcome, before) {
-            self.end_standing(kind, comms, now, "it has become a hang", &mut steps);
+            self.end_standing(kind, turn.comms.len(), turn.now, "it has become a hang", &mut steps);
         }
-        self.apply(outcome, comms, now, numbers, &mut steps);
+        self.apply(outcome, &mut turn, &mut steps);
         steps
     }
 
@@ -169,14 +155,14 @@ impl Job {
     pub(crate) fn end(&mut self, now: Duration) -> Vec<EventBody> {
         let mut steps = Steps::default();
         if let Some((kind, _)) = self.standing.open() {
-            self.end_standing(kind, &[], now, "the job has ended", &mut steps);
+            self.end_standing(kind, 0, now, "the job has ended", &mut steps);
         }
         let errors = std::mem::take(&mut self.errors)
             .into_values()
             .map(|error| (error.alert, error.begun, AlertKind::Error));
         let slower = self.slower.take().map(|(alert, begun)| (alert, begun, AlertKind::Slower));
         for (alert, begun, kind) in errors.chain(slower).collect::<Vec<_>>() {
-            steps.events.push(self.ended(kind, alert, begun, now, &[], "the job has ended"));
+            steps.events.push(self.ended(kind, alert, begun, now, 0, "the job has ended"));
         }
         steps.events
     }
@@ -235,8 +221,8 @@ impl Job {
         )
     }
 
-    fn may_begin(&self, settings: &Settings, now: Duration) -> bool {
-        self.last_alert.is_none_or(|last| now.saturating_sub(last) >= settings.between_alerts)
+    fn may_begin(&self, turn: &Turn<'_>) -> bool {
+        self.last_alert.is_none_or(|last| turn.now.saturating_sub(last) >= turn.settings.between_alerts)
     }
 
     /// Returns the collectives launched since the reading before.
@@ -256,25 +242,19 @@ impl Job {
         sum
     }
 
-    fn apply(
-        &mut self,
-        outcome: Outcome,
-        comms: &[&CommState],
-        now: Duration,
-        numbers: &mut u64,
-        steps: &mut Steps,
-    ) {
+    fn apply(&mut self, outcome: Outcome, turn: &mut Turn<'_>, steps: &mut Steps) {
+        let (comms, now) = (turn.comms, turn.now);
         match outcome {
             Outcome::Nothing => {}
             Outcome::Look => steps.look = true,
             Outcome::Ends(kind) => {
-                self.end_standing(kind, comms, now, "it moves again", steps);
+                self.end_standing(kind, comms.len(), now, "it moves again", steps);
             }
             Outcome::Begins(kind, key, look) => {
                 let state = comms.iter().find(|state| state.key == key);
                 let stands = state.map_or(Duration::ZERO, |state| state.stands_for(now));
                 let communicator = of_comm(&key, state.and_then(|state| state.name.clone()));
-                let mut event = self.begun(kind, numbers, comms, now);
+                let mut event = self.begun(kind, turn);
                 event.communicator = Some(communicator.clone());
                 event.seconds = Some(stands.as_secs_f64());
                 match look {
@@ -297,51 +277,26 @@ impl Job {
         }
     }
 
-    fn watch_errors(
-        &mut self,
-        comms: &[&CommState],
-        gpus: &[GpuState],
-        settings: &Settings,
-        now: Duration,
-        numbers: &mut u64,
-        steps: &mut Steps,
-    ) {
-        for state in comms {
-            for rank in state.here() {
-                let Some(failure) = &rank.failure else { continue };
-                let of = ErrorOf::Rank(Arc::clone(&state.key), rank.info.rank);
-                if !self.is_new_error(&of, settings, now) {
-                    continue;
-                }
-                let mut event = self.begun(AlertKind::Error, numbers, comms, now);
-                event.communicator = Some(of_comm(&state.key, state.name.clone()));
-                event.culprits = vec![of_rank(rank.info.rank, rank.process.key.pid, rank.info.gpu)];
-                event.sentence = format!(
-                    "NCCL reports {failure} on rank {} (process {}).",
-                    rank.info.rank, rank.process.key.pid
-                );
-                self.note_error(of, &event, now);
-                steps.events.push(event);
-            }
+    fn watch_errors(&mut self, gpus: &[GpuState], turn: &mut Turn<'_>, steps: &mut Steps) {
+        let (comms, now) = (turn.comms, turn.now);
+        let ranks = || comms.iter().flat_map(|state| state.here().map(move |rank| (*state, rank)));
+        for (state, rank) in ranks() {
+            let Some(failure) = &rank.failure else { continue };
+            let of = ErrorOf::Rank(Arc::clone(&state.key), rank.info.rank);
+            let (number, pid) = (rank.info.rank, rank.process.key.pid);
+            let sentence = || format!("NCCL reports {failure} on rank {number} (process {pid}).");
+            steps.events.extend(self.begun_error(of, state, rank, sentence, turn));
         }
         for gpu in gpus.iter().filter(|gpu| !gpu.xids.is_empty()) {
-            let rank = comms.iter().flat_map(|state| state.here().map(move |rank| (state, rank)));
-            let rank = rank.into_iter().find(|(_, rank)| rank.info.bus_id.as_ref() == Some(&gpu.bus_id));
+            let rank = ranks().find(|(_, rank)| rank.info.bus_id.as_ref() == Some(&gpu.bus_id));
             let Some((state, rank)) = rank else { continue };
             let of = ErrorOf::Gpu(gpu.bus_id.clone());
-            if !self.is_new_error(&of, settings, now) {
-                continue;
-            }
-            let mut event = self.begun(AlertKind::Error, numbers, comms, now);
-            event.communicator = Some(of_comm(&state.key, state.name.clone()));
-            event.culprits = vec![of_rank(rank.info.rank, rank.process.key.pid, rank.info.gpu)];
-            let xids = flow::text::joined(&gpu.xids, ", ");
-            event.sentence = format!(
-                "The driver reports Xid {xids} of the GPU {} of rank {}.",
-                gpu.bus_id, rank.info.rank
-            );
-            self.note_error(of, &event, now);
-            steps.events.push(event);
+            let sentence = || {
+                let xids = flow::text::joined(&gpu.xids, ", ");
+                let (bus_id, number) = (&gpu.bus_id, rank.info.rank);
+                format!("The driver reports Xid {xids} of the GPU {bus_id} of rank {number}.")
+            };
+            steps.events.extend(self.begun_error(of, state, rank, sentence, turn));
         }
         let is_over = |of: &ErrorOf, error: &OpenError| match of {
             ErrorOf::Rank(..) => error.seen < now,
@@ -358,40 +313,45 @@ impl Job {
                 alert,
                 begun,
                 now,
-                comms,
+                comms.len(),
                 "it is not reported any more",
             ));
         }
     }
 
-    /// Takes note that an error is seen. Tells whether it begins now.
-    fn is_new_error(&mut self, of: &ErrorOf, settings: &Settings, now: Duration) -> bool {
-        if let Some(error) = self.errors.get_mut(of) {
+    /// Takes note that an error is seen. Returns its event, if it begins now.
+    fn begun_error(
+        &mut self,
+        of: ErrorOf,
+        state: &CommState,
+        rank: &RankState,
+        sentence: impl FnOnce() -> String,
+        turn: &mut Turn<'_>,
+    ) -> Option<EventBody> {
+        let now = turn.now;
+        if let Some(error) = self.errors.get_mut(&of) {
             error.seen = now;
-            return false;
+            return None;
         }
-        self.errors.len() < MAX_ERRORS && self.may_begin(settings, now)
-    }
-
-    fn note_error(&mut self, of: ErrorOf, event: &EventBody, now: Duration) {
+        if self.errors.len() >= MAX_ERRORS || !self.may_begin(turn) {
+            return None;
+        }
+        let mut event = self.begun(AlertKind::Error, turn);
+        event.communicator = Some(of_comm(&state.key, state.name.clone()));
+        event.culprits = vec![of_rank(rank)];
+        event.sentence = sentence();
         let alert = event.alert.unwrap_or_default();
         self.errors.insert(of, OpenError { alert, begun: now, seen: now });
+        Some(event)
     }
 
-    fn watch_pace(
-        &mut self,
-        collectives: u64,
-        comms: &[&CommState],
-        settings: &Settings,
-        now: Duration,
-        numbers: &mut u64,
-        steps: &mut Steps,
-    ) {
+    fn watch_pace(&mut self, collectives: u64, turn: &mut Turn<'_>, steps: &mut Steps) {
+        let (comms, now) = (turn.comms, turn.now);
         let usual = comms.iter().filter_map(|state| state.rhythm.usual()).max();
         let stands = self.standing.open().is_some();
         match self.pace.note(collectives, now, stands, usual) {
-            Some(Change::Begins { now: pace, before }) if self.may_begin(settings, now) => {
-                let mut event = self.begun(AlertKind::Slower, numbers, comms, now);
+            Some(Change::Begins { now: pace, before }) if self.may_begin(turn) => {
+                let mut event = self.begun(AlertKind::Slower, turn);
                 event.sentence = format!(
                     "Iterations take {:.1} times as long as in the ten minutes before: {pace:.1} collectives a second \
                      in the last minute, {before:.1} before.",
@@ -408,34 +368,28 @@ impl Job {
                     } else {
                         "this has become its usual pace"
                     };
-                    steps.events.push(self.ended(AlertKind::Slower, alert, begun, now, comms, why));
+                    steps.events.push(self.ended(AlertKind::Slower, alert, begun, now, comms.len(), why));
                 }
             }
             Some(Change::Begins { .. }) | None => {}
         }
     }
 
-    fn begun(
-        &mut self,
-        kind: AlertKind,
-        numbers: &mut u64,
-        comms: &[&CommState],
-        now: Duration,
-    ) -> EventBody {
-        *numbers += 1;
+    fn begun(&mut self, kind: AlertKind, turn: &mut Turn<'_>) -> EventBody {
+        *turn.numbers += 1;
         if kind.is_alert() {
-            self.last_alert = Some(now);
+            self.last_alert = Some(turn.now);
         }
         let mut event = EventBody::new(EventType::Begin, String::new());
-        (event.kind, event.alert) = (Some(kind), Some(*numbers));
-        event.job = Some(self.described(comms.len()));
+        (event.kind, event.alert) = (Some(kind), Some(*turn.numbers));
+        event.job = Some(self.described(turn.comms.len()));
         event
     }
 
     fn end_standing(
         &mut self,
         kind: AlertKind,
-        comms: &[&CommState],
+        communicators: usize,
         now: Duration,
         why: &str,
         steps: &mut Steps,
@@ -443,7 +397,7 @@ impl Job {
         let Some(StandingAlert { alert, begun, communicator, .. }) = self.standing_alert.take() else {
             return;
         };
-        let event = self.ended(kind, alert, begun, now, comms, why);
+        let event = self.ended(kind, alert, begun, now, communicators, why);
         steps.events.push(EventBody { communicator: Some(communicator), ..event });
     }
 
@@ -453,23 +407,33 @@ impl Job {
         alert: u64,
         begun: Duration,
         now: Duration,
-        comms: &[&CommState],
+        communicators: usize,
         why: &str,
     ) -> EventBody {
         let mut event = EventBody::new(EventType::End, format!("The alert {} is over: {why}.", kind.name()));
         (event.kind, event.alert) = (Some(kind), Some(alert));
-        event.job = Some(self.described(comms.len()));
+        event.job = Some(self.described(communicators));
         event.seconds = Some(now.saturating_sub(begun).as_secs_f64());
         event
     }
+}
+
+/// What an event begins by: communicators of its job, and the number of the last alert.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    pub(crate) comms: &'a [&'a CommState],
+    pub(crate) settings: &'a Settings,
+    pub(crate) now: Duration,
+    pub(crate) numbers: &'a mut u64,
 }
 
 fn of_comm(key: &CommKey, name: Option<String>) -> CommOfEvent {
     CommOfEvent { comm_hash: key.hash.clone(), name, n_ranks: key.n_ranks }
 }
 
-fn of_rank(rank: u32, pid: u32, gpu: Option<u32>) -> Culprit {
-    Culprit { rank, pid: Some(pid), gpu, ..Culprit::default() }
+fn of_rank(rank: &RankState) -> Culprit {
+    let pid = Some(rank.process.key.pid);
+    Culprit { rank: rank.info.rank, pid, gpu: rank.info.gpu, ..Culprit::default() }
 }
 
 /// Tells an alert by counters alone, as no dump does.
@@ -477,8 +441,7 @@ fn by_counters(event: &mut EventBody, state: Option<&CommState>) {
     let behind = state.map(CommState::behind).unwrap_or_default();
     let gone = state.map(CommState::gone).unwrap_or_default();
     let culprits = if gone.is_empty() { &behind } else { &gone };
-    event.culprits =
-        culprits.iter().map(|rank| of_rank(rank.info.rank, rank.process.key.pid, rank.info.gpu)).collect();
+    event.culprits = culprits.iter().map(|rank| of_rank(rank)).collect();
     let numbers = flow::text::joined(culprits.iter().map(|rank| rank.info.rank), ", ");
     let seconds = event.seconds.unwrap_or_default();
     event.sentence = match (gone.is_empty(), culprits.is_empty()) {
