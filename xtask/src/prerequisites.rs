@@ -165,8 +165,8 @@ pub(crate) fn python_path(more: &[(&str, &str)]) -> Result<OsString> {
 /// py-spy, at the version that docs/COMPARISON.md compares with.
 const PY_SPY: &str = "py-spy==0.4.3";
 
-/// Returns `$NCCLFLOW_PY_SPY`: the program, fetched where it is not there. A failure is printed, and the benchmark says
-/// that it lacks py-spy's word.
+/// Returns `$NCCLFLOW_PY_SPY`: the program, fetched where it is not there. A failure is printed, and the
+/// benchmark says that it lacks py-spy's word.
 pub(crate) fn py_spy() -> Result<PathBuf> {
     let folder = programs::target_folder()?.join(PY_SPY.replace("==", "-"));
     let program = folder.join("bin/py-spy");

@@ -172,8 +172,9 @@ impl Offsets {
         }
     }
 
-    /// Returns the bits of [`FrameOffsets::code`] and of variables that are not part of the address: from 3.14
-    /// on they are each a `_PyStackRef`, whose lowest bits are tags (Include/internal/pycore_stackref.h).
+    /// Returns the bits of [`FrameOffsets::code`] and of variables that are not part of the address: from
+    /// 3.14 on they are each a `_PyStackRef`, whose lowest bits are tags
+    /// (Include/internal/pycore_stackref.h).
     pub fn code_tags(&self) -> u64 {
         if self.version.since(3, 14) { 0b111 } else { 0 }
     }

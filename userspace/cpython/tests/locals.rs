@@ -1,4 +1,5 @@
-//! Variables of a frame that are read from outside, against what the program gave them: every CPython that is found.
+//! Variables of a frame that are read from outside, against what the program gave them: every CPython that is
+//! found.
 
 mod support;
 
@@ -8,8 +9,8 @@ use cpython::{Value, Walker};
 use support::Subject;
 use test_support::need_pythons;
 
-/// A function that waits, with variables of all kinds: arguments, locals, one that is not set, one of a closure, and
-/// values of other types.
+/// A function that waits, with variables of all kinds: arguments, locals, one that is not set, one of a
+/// closure, and values of other types.
 const PROGRAM: &str = "
 import os
 def wait(key, keys, count, *args, flag=True, **more):

@@ -101,8 +101,8 @@ pub struct ProcessReport {
     /// Wait of the first thread in torch's store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_wait: Option<StoreWait>,
-    /// Number of connections of the process to the store of one that waits for all ranks to come to it; null if
-    /// none waits so, or that is not known.
+    /// Number of connections of the process to the store of one that waits for all ranks to come to it; null
+    /// if none waits so, or that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_connections: Option<u32>,
     /// Names of the threads that live on after the first thread has ended; null if it has not.

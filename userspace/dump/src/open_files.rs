@@ -1,6 +1,6 @@
-//! Processes that may open too few files for NCCL. Its proxy thread accepts a connection of each local rank, and
-//! polls them all: poll(2) refuses more places than the limit of open files (src/proxy.cc, ncclProxyService). Then
-//! the thread ends, and whoever asks it for a connection waits for ever (nccl#550).
+//! Processes that may open too few files for NCCL. Its proxy thread accepts a connection of each local rank,
+//! and polls them all: poll(2) refuses more places than the limit of open files (src/proxy.cc,
+//! ncclProxyService). Then the thread ends, and whoever asks it for a connection waits for ever (nccl#550).
 
 use std::fs;
 

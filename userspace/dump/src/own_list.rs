@@ -38,8 +38,8 @@ impl OwnList {
         Some(Self { list: list?, count: count? })
     }
 
-    /// Returns the addresses of the pointer to the list (8 bytes) and of its length (4 bytes), of a library at
-    /// `base`.
+    /// Returns the addresses of the pointer to the list (8 bytes) and of its length (4 bytes), of a library
+    /// at `base`.
     pub(super) fn head(self, base: u64) -> [u64; 2] {
         [self.list, self.count].map(|variable| base.saturating_add(variable.0))
     }

@@ -320,7 +320,8 @@ impl Target {
         }
     }
 
-    /// Finds out what the first thread waits for in torch's store, if it does. Call after [`Self::look_at_job`].
+    /// Finds out what the first thread waits for in torch's store, if it does. Call after
+    /// [`Self::look_at_job`].
     fn look_at_store(&mut self, names: &mut NativeNames) {
         // Inside NCCL it waits for something else.
         let first = self.report.pid;
@@ -445,8 +446,9 @@ fn own_ops(
     own.collect()
 }
 
-/// Finds out what processes with a rank of a job wait for in torch's store, and who has come to those that wait for
-/// ranks. If that takes too long, nothing is said of any: who was not looked at would seem to be elsewhere.
+/// Finds out what processes with a rank of a job wait for in torch's store, and who has come to those that
+/// wait for ranks. If that takes too long, nothing is said of any: who was not looked at would seem to be
+/// elsewhere.
 pub(super) fn look_at_stores(targets: &mut [Target]) {
     /// Ranks of one job have one library, the symbols of which are read once, in some tenths of a second.
     const PATIENCE: Duration = Duration::from_secs(10);

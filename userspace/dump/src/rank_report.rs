@@ -197,7 +197,8 @@ pub enum ProxyListState {
     /// No proxy yet: nothing was ever sent through one.
     #[default]
     None,
-    /// Addresses or values in the list do not fit this version of NCCL, or a newer ncclflow says something else.
+    /// Addresses or values in the list do not fit this version of NCCL, or a newer ncclflow says something
+    /// else.
     #[serde(other)]
     Unreadable,
 }

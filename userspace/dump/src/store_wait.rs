@@ -1,10 +1,10 @@
 //! Waits in torch's store: for what, for which key, and who has come to the store.
 //!
-//! Before there is a communicator, ranks meet in the store: a server of one rank, or of the launcher, to which all
-//! connect. Which of its functions a thread waits in, its native stack tells (torch/csrc/distributed/c10d:
-//! TCPStore.cpp, PrefixStore.cpp, ProcessGroupNCCL.cpp). The key is an argument there, which no call frame
-//! information leads to. So it is taken from the variables of the Python frame that called, and where those do not
-//! name one, it is not known.
+//! Before there is a communicator, ranks meet in the store: a server of one rank, or of the launcher, to
+//! which all connect. Which of its functions a thread waits in, its native stack tells
+//! (torch/csrc/distributed/c10d: TCPStore.cpp, PrefixStore.cpp, ProcessGroupNCCL.cpp). The key is an argument
+//! there, which no call frame information leads to. So it is taken from the variables of the Python frame
+//! that called, and where those do not name one, it is not known.
 
 use std::{
     collections::BTreeMap,
@@ -102,8 +102,8 @@ impl WaitsFor {
 }
 
 impl WaitsFor {
-    /// Tells that a thread is in torch's barrier in the store, which looks at a key again and again: between two
-    /// looks it is in no function of the store.
+    /// Tells that a thread is in torch's barrier in the store, which looks at a key again and again: between
+    /// two looks it is in no function of the store.
     fn by_python(thread: &PythonThread) -> Option<Self> {
         let innermost = thread.frames.first()?;
         let is_barrier = innermost.function == "_store_based_barrier";
@@ -143,9 +143,9 @@ impl StoreWait {
         Some((number("worker_count")?, number("world_size")?))
     }
 
-    /// Returns the key that is waited for, and the variable that has it. Of several variables that hold keys one
-    /// counts only if torch's own function is known to wait for it (`_store_based_barrier`, torch.distributed;
-    /// `barrier`, torch.distributed.elastic).
+    /// Returns the key that is waited for, and the variable that has it. Of several variables that hold keys
+    /// one counts only if torch's own function is known to wait for it (`_store_based_barrier`,
+    /// torch.distributed; `barrier`, torch.distributed.elastic).
     pub(crate) fn key(&self) -> Option<&PythonVariable> {
         const KNOWN: [&str; 2] = ["last_worker_key", "last_member_key"];
         let mut keys = self.variables.iter().filter(|variable| is_key(&variable.name));

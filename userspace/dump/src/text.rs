@@ -27,8 +27,8 @@ const MAX_HEALTHY_RANKS: usize = 16;
 /// Maximum numbers of what is shown.
 #[derive(Clone, Copy)]
 struct Most {
-    /// Ranks of a communicator, processes and GPUs. If there are more, only those that somebody waits for, or with
-    /// which something is the matter, are shown.
+    /// Ranks of a communicator, processes and GPUs. If there are more, only those that somebody waits for, or
+    /// with which something is the matter, are shown.
     rows: usize,
     sentences: usize,
     /// Groups of equal Python stacks, and frames of each.
@@ -285,8 +285,8 @@ fn write_process(out: &mut String, process: &ProcessReport, is_verbose: bool) ->
     Ok(())
 }
 
-/// Names the build of a library: `NCCL 2.28.9 for aarch64 (build 6a77e259)`. Two builds of one version can differ
-/// in their bugs.
+/// Names the build of a library: `NCCL 2.28.9 for aarch64 (build 6a77e259)`. Two builds of one version can
+/// differ in their bugs.
 fn build(library: &LibraryReport) -> String {
     let version = library.version.as_deref().unwrap_or("of unknown version");
     let processor = library.processor.map(|processor| format!(" for {processor}")).unwrap_or_default();

@@ -1,8 +1,8 @@
 //! TCP connections that a process tries to make and that nobody answers: the other side's interface cannot be
 //! reached from here, or a firewall drops what is sent.
 //!
-//! The kernel counts the times that the first packet was sent again ([`tcp`]): one that was sent again was not
-//! answered for a second.
+//! The kernel counts the times that the first packet was sent again ([`tcp`]): one that was sent again was
+//! not answered for a second.
 
 use serde::{Deserialize, Serialize};
 

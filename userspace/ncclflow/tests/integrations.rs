@@ -1,5 +1,5 @@
-//! `dist/integrations/ncclflow_dump.py`, which watchdogs call, with scripts in place of ncclflow: whatever that does, the
-//! watchdog goes on, in time.
+//! `dist/integrations/ncclflow_dump.py`, which watchdogs call, with scripts in place of ncclflow: whatever
+//! that does, the watchdog goes on, in time.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,8 +16,8 @@ use test_support::need;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/integrations");
 
-/// Calls `dump` with this script as ncclflow; gives what it returns, what the log would say, and the words that the script
-/// got.
+/// Calls `dump` with this script as ncclflow; gives what it returns, what the log would say, and the words
+/// that the script got.
 fn call(script: &str) -> (Value, String) {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("ncclflow");

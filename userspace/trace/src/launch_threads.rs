@@ -1,10 +1,10 @@
 //! Processor time of the threads that launch, and of proxies: a host that launches late, or a message that is
 //! late, may be one that gets no processor.
 //!
-//! The thread that writes records notes the threads of plans, calls and messages, each once. A thread of its own reads
-//! their `schedstat` once a second, which waits for nobody (fs/proc/base.c, `proc_pid_schedstat`: two numbers
-//! of the scheduler's, without a lock) and takes some microseconds for each. Everybody may read it, unless
-//! `/proc` is mounted with `hidepid`; then there are no rows. A thread that has ended has none.
+//! The thread that writes records notes the threads of plans, calls and messages, each once. A thread of its
+//! own reads their `schedstat` once a second, which waits for nobody (fs/proc/base.c, `proc_pid_schedstat`:
+//! two numbers of the scheduler's, without a lock) and takes some microseconds for each. Everybody may read
+//! it, unless `/proc` is mounted with `hidepid`; then there are no rows. A thread that has ended has none.
 
 use flow::{
     decode::RecordView,

@@ -13,7 +13,8 @@ use crate::{
     rhythm::Rhythm,
 };
 
-/// Share of the time, in percent, from which on a GPU counts as busy: a kernel of NCCL that waits keeps it so.
+/// Share of the time, in percent, from which on a GPU counts as busy: a kernel of NCCL that waits keeps it
+/// so.
 const BUSY: u32 = 90;
 
 /// State of a rank.
@@ -157,8 +158,8 @@ impl CommState {
         self.here().next().is_none()
     }
 
-    /// Returns the number of collectives that the rank that is ahead has launched, or of launches where those are
-    /// not counted.
+    /// Returns the number of collectives that the rank that is ahead has launched, or of launches where those
+    /// are not counted.
     pub fn launched(&self) -> u64 {
         let of = |rank: &RankState| {
             let counts = &rank.counts;

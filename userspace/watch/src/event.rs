@@ -101,7 +101,8 @@ pub struct JobRates {
     pub seconds: f64,
     /// Collectives a second over all communicators, each counted once.
     pub collectives_per_second: f64,
-    /// Usual time of an iteration, by the rhythm of the counts; null where it is shorter than about two readings.
+    /// Usual time of an iteration, by the rhythm of the counts; null where it is shorter than about two
+    /// readings.
     pub iteration_seconds: Option<f64>,
     /// Seconds since any communicator moved.
     pub still_seconds: f64,

@@ -1,8 +1,10 @@
-//! Finds processes and their communicators, in a thread of its own: a search of a large process takes seconds.
+//! Finds processes and their communicators, in a thread of its own: a search of a large process takes
+//! seconds.
 //!
-//! What is known is looked at again only where something has changed: a library's own list says so itself, and
-//! elsewhere the number of a process's threads does, as NCCL starts threads for each communicator. A process
-//! that has the library mapped, as every one that imports torch has, and uses no GPU, is not searched.
+//! What is known is looked at again only where something has changed: a library's own list says so itself,
+//! and elsewhere the number of a process's threads does, as NCCL starts threads for each communicator. A
+//! process that has the library mapped, as every one that imports torch has, and uses no GPU, is not
+//! searched.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

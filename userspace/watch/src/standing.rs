@@ -1,5 +1,5 @@
-//! Judges whether a job stands, and for whom it waits: a state machine fed with counters, verdicts of dumps and the
-//! time as a value. Pure.
+//! Judges whether a job stands, and for whom it waits: a state machine fed with counters, verdicts of dumps
+//! and the time as a value. Pure.
 //!
 //! Counters are cheap and say little: that a communicator stands and that a rank waits in it. So they only
 //! raise a suspicion; a dump of the job, which looks at threads, GPUs and Python stacks, then says whether it
@@ -216,8 +216,8 @@ impl Standing {
 }
 
 impl Open {
-    /// Tells whether all communicators move again, or are gone. One step is not enough: a communicator moves on,
-    /// or nobody waits in it any more.
+    /// Tells whether all communicators move again, or are gone. One step is not enough: a communicator moves
+    /// on, or nobody waits in it any more.
     fn is_over(&mut self, comms: &[&CommState], gpus: &[GpuState], now: Duration) -> bool {
         let state = |key: &Arc<CommKey>| comms.iter().find(|state| state.key == *key && !state.is_over());
         let mut left = self.comms.iter().filter_map(state);

@@ -23,8 +23,8 @@ const PLACES: [(&str, &str, u32); 14] = [
     ("SECURITY.md", "usr/share/doc/ncclflow/SECURITY.md", 0o644),
     ("CHANGELOG.md", "usr/share/doc/ncclflow/CHANGELOG.md", 0o644),
 ];
-/// Folders that the README points to: what each file and metric means, the dashboard, the rules and programs of
-/// alerts, the container file and the chart.
+/// Folders that the README points to: what each file and metric means, the dashboard, the rules and programs
+/// of alerts, the container file and the chart.
 const FOLDERS: [&str; 7] =
     ["docs", "dist/alerts", "dist/grafana", "dist/helm", "dist/prometheus", "dist/sql", "dist/systemd"];
 

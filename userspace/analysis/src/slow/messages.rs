@@ -53,8 +53,8 @@ fn slow_link(evidence: &Evidence, links: &[MeasuredLink]) -> Option<Cause> {
     })
 }
 
-/// Returns the link on which messages are longest, by how many points of the time its receiver waits longer than those of
-/// the others, and the usual time of a message on the others.
+/// Returns the link on which messages are longest, by how many points of the time its receiver waits longer
+/// than those of the others, and the usual time of a message on the others.
 fn slowest_link(links: &[MeasuredLink]) -> Option<(&MeasuredLink, f64, u64)> {
     let share = |link: &MeasuredLink| link.in_network.mean.map_or(0.0, |mean| mean.percent);
     let slowest = links.iter().max_by(|one, other| share(one).total_cmp(&share(other)))?;
@@ -67,8 +67,8 @@ fn slowest_link(links: &[MeasuredLink]) -> Option<(&MeasuredLink, f64, u64)> {
     Some((slowest, exceeds(slowest.in_network, &shares)?, typical_ns))
 }
 
-/// Returns by how many points of the time the messages of a rank take longer than those of others, by itself or by the
-/// network on either side.
+/// Returns by how many points of the time the messages of a rank take longer than those of others, by itself
+/// or by the network on either side.
 pub(super) fn excess(evidence: &Evidence, rank: usize) -> Option<f64> {
     let own = evidence.waits.iter().filter_map(|ranks| {
         let own = ranks.iter().find(|waits| waits.rank == rank)?.own;

@@ -40,13 +40,13 @@ impl Pauses {
     }
 }
 
-/// Cost of pauses that nothing else shows, from which on they are told: on a busy machine each process is without a
-/// processor now and then.
+/// Cost of pauses that nothing else shows, from which on they are told: on a busy machine each process is
+/// without a processor now and then.
 const ALONE_PERCENT: f64 = 10.0;
 
 impl Pauses {
-    /// Tells whether the pauses of `rank` hold the others back: they cost enough, and several times as much as those
-    /// of any other rank. `is_idle`: its GPU has nothing to run meanwhile.
+    /// Tells whether the pauses of `rank` hold the others back: they cost enough, and several times as much
+    /// as those of any other rank. `is_idle`: its GPU has nothing to run meanwhile.
     pub(super) fn is_cause(&self, is_idle: bool, evidence: &Evidence, rank: usize) -> bool {
         let is_shown = is_idle || self.every.is_some();
         if self.cost_percent < if is_shown { FAULT_PERCENT } else { ALONE_PERCENT } {

@@ -1,4 +1,5 @@
-//! Ranks that get too little of the processor: by their container's limit, or by what else runs on their host.
+//! Ranks that get too little of the processor: by their container's limit, or by what else runs on their
+//! host.
 
 use super::{
     evidence::{Evidence, RankEvidence},

@@ -1,5 +1,5 @@
-//! Time of messages in the network, link by link: from the moment at which the sender's network took a message
-//! to that at which it was there, by one host's clock.
+//! Time of messages in the network, link by link: from the moment at which the sender's network took a
+//! message to that at which it was there, by one host's clock.
 //!
 //! A network that buffers takes a message at once, however slow it is: a sender's own times say nothing of
 //! it, and its receiver cannot tell it from a late sender.

@@ -87,14 +87,15 @@ pub struct Slow {
 /// Smallest part of an iteration that is a fault, in percent.
 pub(super) const FAULT_PERCENT: f64 = 2.0;
 
-/// The same of a GPU that computes longer: chips of one kind differ by nature, as four H200s by 2.4 percent of what
-/// their multiprocessors do.
+/// The same of a GPU that computes longer: chips of one kind differ by nature, as four H200s by 2.4 percent
+/// of what their multiprocessors do.
 const CHIPS_PERCENT: f64 = 3.0;
 
 /// Smallest part of an iteration that is told at all.
 const NOTE_PERCENT: f64 = 1.0;
 
-/// A GPU whose multiprocessors are busy for less than this part of the time computes too little to tell by how much.
+/// A GPU whose multiprocessors are busy for less than this part of the time computes too little to tell by
+/// how much.
 const LEAST_BUSY_PERCENT: f64 = 10.0;
 
 /// Standard errors by which a difference must exceed 0.
@@ -109,8 +110,8 @@ pub(super) struct Difference {
 }
 
 impl Difference {
-    /// Returns it in percent of what the rank has in all: where multiprocessors of a GPU that computes are not all busy, a
-    /// difference of two points is more than two percent of the time.
+    /// Returns it in percent of what the rank has in all: where multiprocessors of a GPU that computes are
+    /// not all busy, a difference of two points is more than two percent of the time.
     fn of(self, own: Option<Mean>) -> f64 {
         let own = own.map_or(100.0, |own| own.percent).clamp(LEAST_BUSY_PERCENT, 100.0);
         self.percent * 100.0 / own

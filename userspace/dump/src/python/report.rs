@@ -37,7 +37,8 @@ pub struct PythonThread {
     pub unknown: Option<String>,
     /// Call stack, innermost frame first; empty if the thread runs no Python code now.
     pub frames: Vec<PythonFrame>,
-    /// Variables of the main thread's innermost frame that were asked for. They are not given out with the stack.
+    /// Variables of the main thread's innermost frame that were asked for. They are not given out with the
+    /// stack.
     #[serde(skip)]
     pub(crate) variables: Vec<PythonVariable>,
 }

@@ -10,7 +10,8 @@ use flow::schema::PythonFrame;
 const FIRST: &str =
     "rank 2 has not joined: AllReduce 4 of 5 launched; its main thread is at part0.py:40 in load";
 
-/// A job of eight ranks with 48 communicators, of which one is stuck: with Python, a GPU for each rank and torch's notes.
+/// A job of eight ranks with 48 communicators, of which one is stuck: with Python, a GPU for each rank and
+/// torch's notes.
 fn large_job(others: State) -> DumpReport {
     let frames = |line| {
         let frame = |n: u32| PythonFrame {

@@ -32,7 +32,8 @@ pub(super) fn follow(
 ) -> (BTreeMap<u32, String>, BTreeSet<u32>) {
     let (behind, most) = case.behind();
     let mut causes = Causes::default();
-    // Whoever is waited for is judged like whoever only waits, or more surely: no other search visits it again.
+    // Whoever is waited for is judged like whoever only waits, or more surely: no other search visits it
+    // again.
     let (mut visited, mut visited_as_first) = (BTreeSet::new(), BTreeSet::new());
     for (number, rank) in &case.ranks {
         if rank.proxy.ops.is_empty() && !behind.contains(number) {

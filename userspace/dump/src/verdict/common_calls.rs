@@ -15,8 +15,8 @@ use super::{BE, Case, Kind, MAX_SENTENCES, Verdict, disagreement::minority, subj
 use crate::{CommunicatorReport, ProcessId, ProcessReport, RankReport};
 
 /// Calls that do not end before all ranks have made them. (src/init.cc, src/dev_runtime.cc.
-/// `ncclCommFinalize`, `ncclCommDestroy` and `ncclCommAbort` wait for the rank's own work, and, from 2.31 on, for the
-/// ranks of the same node.)
+/// `ncclCommFinalize`, `ncclCommDestroy` and `ncclCommAbort` wait for the rank's own work, and, from 2.31 on,
+/// for the ranks of the same node.)
 const COMMON: [&str; 11] = [
     "ncclCommSplit",
     "ncclCommShrink",
@@ -51,7 +51,8 @@ fn of_process(process: &ProcessReport) -> Option<(u32, &str)> {
     process.calls().find(|(_, call)| COMMON.contains(call))
 }
 
-/// Describes such a call that a process is in, or one that makes a communicator: `ncclCommSplit (thread 812)`.
+/// Describes such a call that a process is in, or one that makes a communicator: `ncclCommSplit (thread
+/// 812)`.
 pub(super) fn described(process: &ProcessReport) -> Option<String> {
     let makes_one = || process.calls().find(|(_, call)| call.starts_with("ncclCommInit"));
     of_process(process).or_else(makes_one).map(|(thread, call)| format!("{call} (thread {thread})"))

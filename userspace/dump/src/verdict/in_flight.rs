@@ -80,9 +80,9 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
     Some(verdict)
 }
 
-/// Returns the ranks whose processes are gone, if the waiting ends only at ranks that have launched less than others
-/// and have no op in flight. A connection that breaks takes its op with it, so that the neighbour of a rank that is
-/// gone looks as if it had not joined. One whose GPU runs nothing has not.
+/// Returns the ranks whose processes are gone, if the waiting ends only at ranks that have launched less than
+/// others and have no op in flight. A connection that breaks takes its op with it, so that the neighbour of a
+/// rank that is gone looks as if it had not joined. One whose GPU runs nothing has not.
 fn gone_instead(case: &Case<'_>, causes: &BTreeMap<u32, String>) -> BTreeMap<u32, String> {
     let (behind, _) = case.behind();
     let can_have_lost_it = |number: &u32| {

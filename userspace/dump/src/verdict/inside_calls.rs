@@ -51,8 +51,9 @@ pub(super) fn inside_calls(case: &Case<'_>) -> Option<Verdict> {
     Some(Verdict { evidence, ..Verdict::default() })
 }
 
-/// Takes back that ranks wait in a call to connect whose processes go on in other communicators. Their threads come and
-/// go: the moment at which one was seen in a call is not that at which the communicator was seen to be part of a group.
+/// Takes back that ranks wait in a call to connect whose processes go on in other communicators. Their
+/// threads come and go: the moment at which one was seen in a call is not that at which the communicator was
+/// seen to be part of a group.
 pub(super) fn leave_out_those_that_pass(communicators: &mut [CommunicatorReport]) {
     let moving: BTreeSet<(String, u32)> = communicators
         .iter()
@@ -134,8 +135,9 @@ mod tests {
         check(&judged(Work::Moves, false), State::Healthy, &[], &[], "moved data over NVLink");
         check(&judged(Work::Idle, true), State::Healthy, &[], &[], "no GPU runs a kernel");
     }
-    /// A pipeline: rank 3 was in a receive when its communicators were read, and in an all-reduce of its stage when its
-    /// thread was looked at. Seen once in a thousand dumps of such jobs, with 2.27.5 on the bed.
+    /// A pipeline: rank 3 was in a receive when its communicators were read, and in an all-reduce of its
+    /// stage when its thread was looked at. Seen once in a thousand dumps of such jobs, with 2.27.5 on the
+    /// bed.
     #[test]
     fn a_thread_of_a_process_that_goes_on_in_another_communicator_only_passes() {
         let judged = |goes_on| {

@@ -1,5 +1,5 @@
-//! Processes of a job by the ranks that a launcher gave them, before there is a communicator: who is not where the
-//! others are.
+//! Processes of a job by the ranks that a launcher gave them, before there is a communicator: who is not
+//! where the others are.
 
 use super::{
     Kind, State,
@@ -40,8 +40,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Makes the verdict that it waits for these ranks. `about` says what for; `how` says of each what it has not
-    /// done.
+    /// Makes the verdict that it waits for these ranks. `about` says what for; `how` says of each what it has
+    /// not done.
     pub(super) fn waits_for(
         &self,
         kind: Kind,

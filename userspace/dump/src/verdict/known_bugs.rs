@@ -1,5 +1,5 @@
-//! Hangs that are bugs of NCCL: by build, function and what the rank has in flight. A bug is named only where all
-//! that is known of it fits.
+//! Hangs that are bugs of NCCL: by build, function and what the rank has in flight. A bug is named only where
+//! all that is known of it fits.
 
 use serde::{Deserialize, Serialize};
 
@@ -42,8 +42,8 @@ struct Bug {
 }
 
 const BUGS: [Bug; 3] = [
-    // Slots that are given back by a weak compare-exchange get lost (src/proxy.cc, ncclProxyGetPostedOps), until the
-    // launching thread waits for one while none is in use.
+    // Slots that are given back by a weak compare-exchange get lost (src/proxy.cc, ncclProxyGetPostedOps),
+    // until the launching thread waits for one while none is in use.
     Bug {
         issues: "nccl#2353, also marin#7344 and sglang#33289",
         versions: [None, Some("2.29.3")],

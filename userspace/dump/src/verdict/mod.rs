@@ -135,8 +135,8 @@ impl Kind {
         })
     }
 
-    /// Says what to do, or where to look next. `pids` are those of the culprits, as far as they are known; the
-    /// first of them are said as `-p` takes them.
+    /// Says what to do, or where to look next. `pids` are those of the culprits, as far as they are known;
+    /// the first of them are said as `-p` takes them.
     pub(super) fn next_step(self, pids: impl IntoIterator<Item = u32>) -> String {
         let pids = joined(pids.into_iter().take(MAX_SENTENCES), ",");
         let of = |text: &str| if pids.is_empty() { String::new() } else { format!("{text}{pids}") };

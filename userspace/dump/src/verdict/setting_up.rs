@@ -121,15 +121,15 @@ pub(super) fn file_limit(case: &Case<'_>) -> Option<Verdict> {
     Some(case.stuck(Kind::FileLimit, short.into_keys(), evidence))
 }
 
-/// Tells whether a rank's communicator is being made: it says so, or it is the only one of a process that is in
-/// such a call.
+/// Tells whether a rank's communicator is being made: it says so, or it is the only one of a process that is
+/// in such a call.
 fn comes_up(rank: &RankReport, process: &ProcessReport) -> bool {
     let is_in_call = || process.calls().any(|(_, call)| call.starts_with("ncclCommInit"));
     rank.set_up.is_some() || (process.communicators == 1 && is_in_call())
 }
 
-/// Returns the ranks whose processes may open too few files, with a sentence about each; none while a rank has
-/// not come, which is reason enough to wait.
+/// Returns the ranks whose processes may open too few files, with a sentence about each; none while a rank
+/// has not come, which is reason enough to wait.
 fn short_of_files(case: &Case<'_>) -> BTreeMap<u32, String> {
     let of_rank = |(number, rank): (&u32, &&RankReport)| {
         let process = case.process_of(rank)?;

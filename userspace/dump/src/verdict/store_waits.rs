@@ -16,9 +16,9 @@ const MAX_TOLD: usize = 4;
 
 type Ranks<'a> = [(u32, &'a ProcessReport)];
 
-/// Judges a job of which ranks wait in the store, and in no call that all must make. Whoever puts a key into the
-/// store, puts it there for others: so a rank is named only if it is the only one of the whole job that does not
-/// wait.
+/// Judges a job of which ranks wait in the store, and in no call that all must make. Whoever puts a key into
+/// the store, puts it there for others: so a rank is named only if it is the only one of the whole job that
+/// does not wait.
 pub(super) fn judge(job: &Job<'_>) -> Option<JobVerdict> {
     let (inside, outside): (Vec<_>, Vec<_>) =
         job.ranks.iter().partition(|(_, process)| process.store_wait.is_some());
@@ -76,8 +76,8 @@ fn innermost(process: &ProcessReport) -> Option<(&str, &str, Option<u32>)> {
     Some((&frame.file, &frame.function, frame.line))
 }
 
-/// Says what ranks wait for in the store: `, for key "a/b" (variable key), at train.py:4 in load`. Empty if they do
-/// not wait there.
+/// Says what ranks wait for in the store: `, for key "a/b" (variable key), at train.py:4 in load`. Empty if
+/// they do not wait there.
 pub(super) fn described(inside: &Ranks<'_>) -> String {
     let mut waits: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for (rank, process) in inside {
@@ -139,8 +139,8 @@ pub(super) fn too_many_have_come(inside: &Ranks<'_>) -> bool {
     came.into_iter().any(|(came, size)| came > size)
 }
 
-/// Finds the ranks that have not come to the store of a rank that waits for all; `Err`: the reason why that is not
-/// known. `None`: none waits for that, or not only one.
+/// Finds the ranks that have not come to the store of a rank that waits for all; `Err`: the reason why that
+/// is not known. `None`: none waits for that, or not only one.
 pub(super) fn have_not_come<'a>(
     job: &Job<'_>,
     inside: &Ranks<'a>,
@@ -317,7 +317,8 @@ mod tests {
         assert_eq!(barrier("4", false), None);
     }
 
-    /// As `init_process_group("nccl")` is on the rank that has the store: other ranks that have come have gone on.
+    /// As `init_process_group("nccl")` is on the rank that has the store: other ranks that have come have
+    /// gone on.
     #[test]
     fn of_ranks_that_are_elsewhere_those_have_come_that_are_connected_to_the_store() {
         let at = [("hostname", "10.0.0.7"), ("port", "29500")];

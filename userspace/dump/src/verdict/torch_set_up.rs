@@ -20,8 +20,8 @@ const CALLS: [&str; 9] = [
     "rendezvous",
 ];
 
-/// Returns the verdict on the jobs of these processes; `None` if no process is in such a call, or in a wait of
-/// torch's store, or all are.
+/// Returns the verdict on the jobs of these processes; `None` if no process is in such a call, or in a wait
+/// of torch's store, or all are.
 pub(crate) fn judge(processes: &[ProcessReport]) -> Option<JobVerdict> {
     let mut jobs: BTreeMap<(u32, &str), Vec<(u32, &ProcessReport)>> = BTreeMap::new();
     for process in processes {
@@ -65,7 +65,8 @@ fn in_a_call(job: &Job<'_>, call: &str) -> Option<JobVerdict> {
         );
         return Some(job.cannot_tell(&why, None));
     }
-    // The rank that has the store waits in the call for all to come, and others that have come can have gone on.
+    // The rank that has the store waits in the call for all to come, and others that have come can have gone
+    // on.
     match store_waits::have_not_come(job, &inside, &outside) {
         Some(Ok(left)) => outside = left,
         Some(Err(why)) => return Some(job.cannot_tell(&format!("{waits}{for_what}; {why}"), None)),

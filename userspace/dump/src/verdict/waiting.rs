@@ -41,8 +41,8 @@ fn progress_of(case: &Case<'_>, number: u32) -> Option<String> {
         return None;
     }
     let process = case.process_of(rank)?;
-    // A thread that waits for its GPU spins (cudaStreamSynchronize), and so does one that waits in a call that
-    // all ranks must make.
+    // A thread that waits for its GPU spins (cudaStreamSynchronize), and so does one that waits in a call
+    // that all ranks must make.
     let spins = work == Some(Work::Waits) || common_calls::described(process).is_some();
     process.activity.as_ref()?.progress(spins)
 }

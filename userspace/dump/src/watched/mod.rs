@@ -206,8 +206,8 @@ impl WatchedProcess {
         Ok(ProcessCounts { communicators, is_outdated })
     }
 
-    /// Returns a mark of the ops in flight of a communicator's proxy: another mark, if a step was made. `None`:
-    /// the ops changed while they were read, or cannot be read.
+    /// Returns a mark of the ops in flight of a communicator's proxy: another mark, if a step was made.
+    /// `None`: the ops changed while they were read, or cannot be read.
     pub fn steps(&self, communicator: &WatchedCommunicator) -> Option<u64> {
         let (memory, layout) = (Memory::new(&self.process), &communicator.layout);
         let list = proxy::read(memory, &layout.proxy, communicator.proxy_state).ok()?;

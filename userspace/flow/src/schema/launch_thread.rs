@@ -1,7 +1,8 @@
 //! Processor time of threads that launch.
 
 row! {
-    /// A thread that launches collectives, or a proxy's that drives the network, over about a second. Of the rest of `period_ns` it slept.
+    /// A thread that launches collectives, or a proxy's that drives the network, over about a second. Of the
+    /// rest of `period_ns` it slept.
     #[derive(Default, Eq)]
     pub struct LaunchThreadRow {
         /// When the thread was looked at, on `CLOCK_MONOTONIC`.
@@ -18,8 +19,8 @@ row! {
         "proxy": Identity, #[serde(default)] is_proxy: bool;
         /// Time in which it ran.
         "ran_ns": Measured "ns", ran_ns: u64;
-        /// Time in which it was ready to run and waited for a processor. The kernel counts a wait when it ends,
-        /// so it can be longer than `period_ns`.
+        /// Time in which it was ready to run and waited for a processor. The kernel counts a wait when it
+        /// ends, so it can be longer than `period_ns`.
         "waited_ns": Measured "ns", waited_ns: u64;
         /// Periods of the limit of processor time of its cgroup, where there is one.
         "periods": Measured, #[serde(default)] periods: u64;

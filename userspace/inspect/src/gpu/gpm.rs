@@ -3,8 +3,8 @@
 //!
 //! The counters add up, so the mean between two samples is exact however far apart they are: one sample for
 //! each reading is enough, and more of them would say nothing more of its period. On an H200 a sample takes
-//! 0.04 to 0.09 ms of processor time, the metrics of two samples 1.0 to 1.9 ms, of which `GRAPHICS_UTIL` takes
-//! all but 0.01: with a reading a second 1.1 % of a core for eight busy GPUs, 1.5 for idle ones.
+//! 0.04 to 0.09 ms of processor time, the metrics of two samples 1.0 to 1.9 ms, of which `GRAPHICS_UTIL`
+//! takes all but 0.01: with a reading a second 1.1 % of a core for eight busy GPUs, 1.5 for idle ones.
 
 use std::{collections::BTreeMap, mem, ptr};
 

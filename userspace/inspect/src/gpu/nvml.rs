@@ -168,7 +168,8 @@ impl Nvml {
         Some(format!("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device))
     }
 
-    /// Reads counters: NVLink sent and received in KiB, PCIe sent and received in bytes unless they are known.
+    /// Reads counters: NVLink sent and received in KiB, PCIe sent and received in bytes unless they are
+    /// known.
     fn counters(&self, device: nvmlDevice_t, known: &Activity) -> [Option<u64>; 4] {
         /// All links of the GPU together.
         const ALL_LINKS: u32 = u32::MAX;

@@ -31,8 +31,8 @@ pub fn stat_field(stat: &str, field: usize) -> Option<&str> {
     fields.split_ascii_whitespace().nth(field.checked_sub(3)?)
 }
 
-/// Returns the nanoseconds that a thread has been on a processor, and those that it has waited for one, by the text of
-/// its `schedstat` (Documentation/scheduler/sched-stats.rst).
+/// Returns the nanoseconds that a thread has been on a processor, and those that it has waited for one, by
+/// the text of its `schedstat` (Documentation/scheduler/sched-stats.rst).
 pub fn run_times(schedstat: &str) -> Option<[u64; 2]> {
     let mut numbers = schedstat.split_ascii_whitespace().map(|number| number.parse().ok());
     Some([numbers.next()??, numbers.next()??])

@@ -1,5 +1,5 @@
-//! Limits of processor time that hold for a process (CFS bandwidth control, `cpu.max`): a container's, mostly.
-//! The kernel stops all of a cgroup's threads until the period is over when its time is used up.
+//! Limits of processor time that hold for a process (CFS bandwidth control, `cpu.max`): a container's,
+//! mostly. The kernel stops all of a cgroup's threads until the period is over when its time is used up.
 
 use std::{
     fs,

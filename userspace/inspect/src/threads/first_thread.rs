@@ -22,8 +22,8 @@ use crate::{
 const MAX_READINGS: usize = 4;
 
 /// Returns the functions of the libraries with these names that a process's first thread is in, innermost
-/// first. Empty: it does not sleep, or sleeps elsewhere. One that sleeps again and again at one place counts as
-/// one that sleeps there.
+/// first. Empty: it does not sleep, or sleeps elsewhere. One that sleeps again and again at one place counts
+/// as one that sleeps there.
 ///
 /// Symbol tables of frameworks are large. One is read only if a return address into its library stands on the
 /// stack, and `names` keeps what was found.
@@ -57,8 +57,8 @@ pub fn first_thread_in(process: &Process, libraries: &[&str], names: &mut Native
     places.iter().filter_map(|(mapping, address)| names.at(mapping, *address).map(str::to_owned)).collect()
 }
 
-/// Reads the stack of a first thread that was asleep at this position; `None` if none of this code is on it, or
-/// the thread is elsewhere afterwards, each time.
+/// Reads the stack of a first thread that was asleep at this position; `None` if none of this code is on it,
+/// or the thread is elsewhere afterwards, each time.
 fn stack(
     process: &Process,
     modules: &mut Modules,

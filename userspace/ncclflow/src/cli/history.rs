@@ -48,8 +48,8 @@ pub struct HistoryArgs {
     #[arg(long, value_name = "NAME|HASH")]
     pub comm: Option<String>,
 
-    /// Only so many of the latest collectives of each process group; the text shows 10, the JSON has all, of other
-    /// hosts 100
+    /// Only so many of the latest collectives of each process group; the text shows 10, the JSON has all, of
+    /// other hosts 100
     #[arg(long, value_name = "N", value_parser = count)]
     pub last: Option<usize>,
 

@@ -94,7 +94,8 @@ pub struct WatchArgs {
     #[arg(long, value_name = "SECS", default_value = "30", value_parser = seconds, requires = "exec")]
     pub exec_timeout: Duration,
 
-    /// Shortest time for which a communicator stands before that is a hang; five iterations, if that is longer
+    /// Shortest time for which a communicator stands before that is a hang; five iterations, if that is
+    /// longer
     #[arg(long, value_name = "SECS", default_value = "10", value_parser = seconds)]
     pub hang_after: Duration,
 

@@ -146,8 +146,8 @@ impl<T: OfHost> Answers<T> {
         }
     }
 
-    /// Puts the answers into the order of the hosts. Where several say that they are one host, that one counts
-    /// that was asked by this name.
+    /// Puts the answers into the order of the hosts. Where several say that they are one host, that one
+    /// counts that was asked by this name.
     fn gathered(mut self, hosts: &[String]) -> Result<Gathered<T>> {
         let short = |name: &str| name.rsplit('@').next().unwrap_or(name).split('.').next().map(str::to_owned);
         let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();

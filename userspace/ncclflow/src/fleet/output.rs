@@ -76,8 +76,8 @@ fn reason_in<'l>(lines: impl DoubleEndedIterator<Item = &'l str> + Clone) -> Opt
     ours.or_else(|| lines.next()).map(str::to_owned)
 }
 
-/// Tells the output of the tasks of a step apart: `srun --label` writes `12: ` before each line, and cuts long
-/// lines into several. Ends of lines are left out, so that a long line is whole again: JSON needs none.
+/// Tells the output of the tasks of a step apart: `srun --label` writes `12: ` before each line, and cuts
+/// long lines into several. Ends of lines are left out, so that a long line is whole again: JSON needs none.
 #[derive(Debug, Default)]
 pub(super) struct Labelled {
     pub(super) tasks: BTreeMap<u32, Task>,

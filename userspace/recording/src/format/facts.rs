@@ -30,7 +30,8 @@ pub trait WhoFacts: Facts<(u64, Event)> {
     fn retain_known(&self, pids: &mut HashSet<u32>);
 }
 
-/// The latest facts of one kind. Whoever writes them takes them in time; the oldest beyond a number are dropped.
+/// The latest facts of one kind. Whoever writes them takes them in time; the oldest beyond a number are
+/// dropped.
 #[derive(Debug)]
 pub struct LatestFacts<T> {
     /// Number of the first of `facts`.
@@ -75,8 +76,8 @@ impl<T: Clone> TimedRows<T> {
         Self(Box::new(rows), next)
     }
 
-    /// Returns the rows that are not written, if there are some over at least this time, and the number of the
-    /// one after them.
+    /// Returns the rows that are not written, if there are some over at least this time, and the number of
+    /// the one after them.
     pub(super) fn unwritten(&self, at_least: Duration, ts_ns: fn(&T) -> u64) -> Option<(Vec<T>, u64)> {
         let (rows, next) = self.0.since(self.1);
         let time_ns = ts_ns(rows.last()?).saturating_sub(ts_ns(rows.first()?));

@@ -84,8 +84,9 @@ impl OutputDir {
         Ok(dir)
     }
 
-    /// Opens a folder that a file is to be made in. If it is not there, it is made (mode 0700), and so are those
-    /// above it: each inside the one that was opened before, so that nobody can put a link in its place.
+    /// Opens a folder that a file is to be made in. If it is not there, it is made (mode 0700), and so are
+    /// those above it: each inside the one that was opened before, so that nobody can put a link in its
+    /// place.
     ///
     /// # Errors
     /// It is no folder, or cannot be made.

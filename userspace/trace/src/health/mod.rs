@@ -158,8 +158,8 @@ impl Health {
         systemd::stopping();
     }
 
-    /// Notes a pass of the drain, or a reading of counters. Nothing else calls this, because it feeds systemd's
-    /// watchdog.
+    /// Notes a pass of the drain, or a reading of counters. Nothing else calls this, because it feeds
+    /// systemd's watchdog.
     pub fn pass(&self) {
         let now_ms = self.now_ms();
         self.0.passed_ms.store(now_ms, Ordering::Relaxed);

@@ -82,8 +82,8 @@ fn a_receive_that_a_pipeline_lost_is_a_link_that_is_down() {
     check(&judge(&begins_at_2, &[]), State::Stuck, &[2], &[0, 1, 3], "rank 2 makes no progress");
 }
 
-/// Rank 2 was killed while rank 3 had one message of it to come: NCCL dropped both ops of rank 3, which has launched
-/// one collective less than the others. Seen on the bed with 2.27.5 and Python ranks.
+/// Rank 2 was killed while rank 3 had one message of it to come: NCCL dropped both ops of rank 3, which has
+/// launched one collective less than the others. Seen on the bed with 2.27.5 and Python ranks.
 #[test]
 fn a_rank_that_lost_its_ops_with_the_process_before_it_is_not_said_to_have_not_joined() {
     let mut ranks =

@@ -1,4 +1,5 @@
-//! Tests that docs/WATCH.md lists exactly what `watch` exports, and that its dashboard and rules ask for no more.
+//! Tests that docs/WATCH.md lists exactly what `watch` exports, and that its dashboard and rules ask for no
+//! more.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
