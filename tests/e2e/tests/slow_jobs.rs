@@ -91,3 +91,42 @@ fn stages_send_to_the_next_and_reduce_among_themselves() {
         job.run();
     }
 }
+
+/// Each rank's host has a recording of its own. In truth they have one clock.
+#[test]
+fn clocks_of_hosts_are_known_by_messages_and_a_late_host_among_them() {
+    let workload = "--ranks 3 --mode processes --channels 1 --bytes 65536 --iters 1000000 --compute-ms 30 \
+        --sync-iterations --ops allreduce,allreduce --faults {}/faults --gpu-states {}/gpus";
+    let Some(job) = World::start("2.28.9-cu13", workload) else { return };
+    fs::write(job.path("faults"), "2 host 10\n").unwrap();
+    let ncclflow = programs::ncclflow().unwrap();
+    let folders = ["a", "b", "c"].map(|name| job.path(name));
+    let [double, states] =
+        [programs::nvml_double().unwrap(), job.path("gpus")].map(|path| path.display().to_string());
+    let environment = [("NCCLFLOW_NVML", &*double), ("NVML_DOUBLE_STATES", &*states)];
+    let pids = job.bed.ready.pids.clone();
+    let recorders: Vec<Recorder> = pids
+        .iter()
+        .zip(&folders)
+        .map(|(pid, folder)| {
+            let options = ["--level", "steps"];
+            Recorder::start_in(&ncclflow, &pid.to_string(), folder, &options, &environment).unwrap()
+        })
+        .collect();
+    job.bed.go().unwrap();
+    thread::sleep(Duration::from_secs(8));
+    for recorder in recorders {
+        recorder.interrupt().unwrap();
+    }
+    let ran = ncclflow_of("check --json", &folders.each_ref().map(PathBuf::as_path));
+    let slow = &ran.json()["slow"];
+    let clocks = list(&slow["clocks"]);
+    assert_eq!(clocks.len(), 2, "{slow:#}");
+    for clock in clocks {
+        let [ahead_ms, error_ms] = ["aheadMs", "errorMs"].map(|key| clock[key].as_f64().unwrap());
+        assert!(ahead_ms.abs() <= error_ms && error_ms < 2.0, "{clock}");
+    }
+    assert_eq!((&slow["kind"], &slow["ranks"]), (&json!("host"), &json!([2])), "{slow:#}");
+    let mut evidence = list(&slow["evidence"]).iter().map(text);
+    assert!(evidence.any(|line| line.contains("it launches last")), "{slow:#}");
+}

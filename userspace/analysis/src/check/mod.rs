@@ -1,7 +1,8 @@
 //! Analyses of recordings across ranks and hosts: how much went over which link, which rank waited for which,
 //! and whether the ranks agree.
 //!
-//! Everything here comes from recordings. Times are only ever compared with times of the same rank.
+//! Everything here comes from recordings. Times of several hosts are compared by [`crate::slow`] alone, which
+//! knows how far their clocks differ.
 
 mod attribution;
 mod by_number;

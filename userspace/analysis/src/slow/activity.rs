@@ -75,6 +75,12 @@ impl Activity {
 }
 
 impl Mean {
+    /// Returns it of all, where one of so many was taken.
+    #[expect(clippy::cast_precision_loss, reason = "a share, for people")]
+    pub(super) fn times(self, stride: u64) -> Self {
+        Self { percent: (self.percent * stride as f64).min(100.0), error: self.error * stride as f64 }
+    }
+
     /// `None`: there are fewer than two values.
     pub(super) fn of(values: &[f64]) -> Option<Self> {
         if values.len() < 2 {

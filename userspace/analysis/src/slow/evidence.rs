@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use super::{
     activity::{Activity, Mean, Measure},
     change::Slowdown,
+    clocks::Clocks,
     gathered::{CommunicatorRows, Gathered, Member, ProcessorTime},
-    launches::{Late, median},
+    hosts::{HostClocks, Hosts, Part},
+    launches::{Late, Launches, median},
     longest_waits::RankWaits,
     shares::Shares,
     transits::Link,
@@ -30,6 +32,8 @@ pub(super) struct Evidence {
     pub(super) links: Vec<Vec<MeasuredLink>>,
     /// Messages go through proxies: they can be measured.
     pub(super) has_proxy: bool,
+    /// Clocks of its hosts against each other.
+    pub(super) clocks: HostClocks,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -88,6 +92,8 @@ pub(super) struct MeasuredLink {
     pub(super) in_network: TimeShare,
     /// Usual time of a message in the network.
     pub(super) typical_ns: u64,
+    /// Error of that, by the clocks of two hosts; 0 on one host.
+    pub(super) error_ns: u64,
 }
 
 /// A member of a folder.
@@ -98,11 +104,11 @@ type Of = (usize, Member);
 struct Joined<'a> {
     n_ranks: i32,
     members: BTreeMap<i32, Of>,
-    parts: Vec<(usize, &'a CommunicatorRows)>,
+    parts: Vec<Part<'a>>,
 }
 
 /// Returns the evidence on each job.
-pub(super) fn of_jobs(folders: &[Gathered]) -> Vec<Evidence> {
+pub(super) fn of_jobs(folders: &[Gathered], clocks: &Clocks) -> Vec<Evidence> {
     let mut joined: BTreeMap<&str, Joined<'_>> = BTreeMap::new();
     for (folder, gathered) in folders.iter().enumerate() {
         for (name, rows) in &gathered.communicators {
@@ -126,10 +132,15 @@ pub(super) fn of_jobs(folders: &[Gathered]) -> Vec<Evidence> {
         }
     }
     let jobs = sets.sets();
-    jobs.into_iter().map(|members| of_job(folders, &joined, members)).collect()
+    jobs.into_iter().map(|members| of_job(folders, &joined, members, clocks)).collect()
 }
 
-fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members: Vec<Of>) -> Evidence {
+fn of_job(
+    folders: &[Gathered],
+    joined: &BTreeMap<&str, Joined<'_>>,
+    mut members: Vec<Of>,
+    clocks: &Clocks,
+) -> Evidence {
     let is_of =
         |communicator: &&Joined<'_>| communicator.members.values().any(|member| members.contains(member));
     let communicators: Vec<&Joined<'_>> = joined.values().filter(is_of).collect();
@@ -150,14 +161,18 @@ fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members
     let at = |of: &Of| index.get(of).copied();
     let mut late = Vec::new();
     for communicator in &communicators {
-        for (folder, rows) in &communicator.parts {
-            let Some((count, first, last)) = rows.launches.span() else { continue };
-            let found = rows.launches.late(collectives_in(mean_ns, count, last.saturating_sub(first)));
-            let of = |rank: &i32| at(&(*folder, *rows.members.get(rank)?));
+        let mut add = |launches: &Launches, error_ns: u64| {
+            let Some((count, first, last)) = launches.span() else { return };
+            let found = launches.late(collectives_in(mean_ns, count, last.saturating_sub(first)), error_ns);
+            let of = |rank: &i32| at(communicator.members.get(rank)?);
             let ranks: Vec<usize> = found.ranks.iter().filter_map(of).collect();
             if ranks.len() == found.ranks.len() && !found.iterations.is_empty() {
                 late.push(LateRanks { ranks, late: found });
             }
+        };
+        communicator.parts.iter().for_each(|(_, rows)| add(&rows.launches, 0));
+        for hosts in Hosts::of(&communicator.parts, clocks) {
+            add(&hosts.launches(clocks), hosts.error_ns);
         }
     }
     late.sort_by_key(|late| std::cmp::Reverse(late.iteration().map(|iteration| iteration.typical_ns)));
@@ -187,7 +202,10 @@ fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members
     let ranks = ranks.collect();
     let has_proxy = communicators.iter().any(|one| one.parts.iter().any(|(_, rows)| rows.has_proxy));
     let iteration = late.first().and_then(LateRanks::iteration);
-    let mut evidence = Evidence { ranks, iteration, slowdown, late, has_proxy, ..Evidence::default() };
+    let host = |of: &Of| Some((of.0, facts(*of)?.host.clone()));
+    let clocks_of = HostClocks::of(&members.iter().filter_map(host).collect(), clocks);
+    let mut evidence =
+        Evidence { ranks, iteration, slowdown, late, has_proxy, clocks: clocks_of, ..Evidence::default() };
     for communicator in &communicators {
         let since = |folder: usize| folders.get(folder).map_or(0, |of| of.monotonic_ns(since_ns));
         let of_part = |(folder, rows): &(usize, &CommunicatorRows)| {
@@ -209,12 +227,20 @@ fn of_job(folders: &[Gathered], joined: &BTreeMap<&str, Joined<'_>>, mut members
             })
         };
         let waits: Vec<WaitingRank> = waits.filter_map(of_rank).collect();
-        let links = communicator.parts.iter().flat_map(|(folder, rows)| links(rows, since(*folder)));
-        let of_link = |(ranks, in_network, typical_ns): ((i32, i32), TimeShare, u64)| {
+        let links = communicator
+            .parts
+            .iter()
+            .flat_map(|(folder, rows)| shares_of(&rows.transits.links, since(*folder), 1));
+        let of_link = |(ranks, in_network, typical_ns): ((i32, i32), TimeShare, u64), error_ns| {
             let [from, to] = [ranks.0, ranks.1].map(|rank| at(communicator.members.get(&rank)?));
-            Some(MeasuredLink { from: from?, to: to?, in_network, typical_ns })
+            Some(MeasuredLink { from: from?, to: to?, in_network, typical_ns, error_ns })
         };
-        let links: Vec<MeasuredLink> = links.filter_map(of_link).collect();
+        let mut links: Vec<MeasuredLink> = links.filter_map(|link| of_link(link, 0)).collect();
+        for hosts in Hosts::of(&communicator.parts, clocks) {
+            let (measured, stride) = hosts.links(folders, clocks);
+            let measured = shares_of(&measured, since_ns, stride);
+            links.extend(measured.into_iter().filter_map(|link| of_link(link, hosts.error_ns)));
+        }
         if links.len() > 1 {
             evidence.links.push(links);
         }
@@ -233,15 +259,19 @@ fn span_of<'a>(shares: impl Iterator<Item = &'a Shares>, since_ns: u64) -> Optio
     Some((first.max(since_ns), last))
 }
 
-/// Returns how long messages of each link of a folder were in the network: share, and usual time.
-fn links(rows: &CommunicatorRows, since_ns: u64) -> Vec<((i32, i32), TimeShare, u64)> {
-    let links = || rows.transits.links.iter();
-    let Some(span) = span_of(links().map(|(_, link)| &link.shares), since_ns) else { return Vec::new() };
+/// Returns how long messages of each link were in the network: share, and usual time. `stride`: one of so
+/// many messages was taken.
+fn shares_of(
+    links: &BTreeMap<(i32, i32), Link>,
+    since_ns: u64,
+    stride: u64,
+) -> Vec<((i32, i32), TimeShare, u64)> {
+    let Some(span) = span_of(links.values().map(|link| &link.shares), since_ns) else { return Vec::new() };
     let share = |link: &Link| TimeShare {
-        mean: link.shares.means(span).map(|means| means.1),
-        halves: link.shares.most().1,
+        mean: link.shares.means(span).map(|means| means.1.times(stride)),
+        halves: if stride == 1 { link.shares.most().1 } else { 0 },
     };
-    links().map(|(ranks, link)| (*ranks, share(link), link.typical_ns())).collect()
+    links.iter().map(|(ranks, link)| (*ranks, share(link), link.typical_ns())).collect()
 }
 
 /// Returns the number of a communicator's collectives, `count` in `span_ns`, within so long a time.

@@ -161,6 +161,16 @@ impl Gathered {
     pub(crate) fn end(&mut self) {
         let processes = self.iterations.processes();
         self.sequences.extend(processes.filter_map(|((_, pid), process)| Some((*pid, process.mean_ns()?))));
+        self.communicators.values_mut().for_each(|rows| rows.transits.end());
+    }
+
+    pub(super) fn has_clock(&self) -> bool {
+        self.has_clock
+    }
+
+    /// Returns the wall time at a time of the host.
+    pub(super) fn wall_ns(&self, monotonic_ns: u64) -> u64 {
+        monotonic_ns.saturating_add(self.offset_ns)
     }
 
     /// Returns the host's time at a wall time.

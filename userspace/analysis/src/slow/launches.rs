@@ -54,6 +54,15 @@ impl Launches {
         }
     }
 
+    /// Takes those of ranks on another host. `clock`: returns a time of that host by the common clock.
+    pub(super) fn append(&mut self, more: &Self, clock: impl Fn(u64) -> u64) {
+        self.stride = self.stride.max(more.stride);
+        for (rank, launches) in &more.ranks {
+            let launches = launches.iter().map(|(number, wall_ns)| (*number, clock(*wall_ns)));
+            self.ranks.entry(*rank).or_default().extend(launches);
+        }
+    }
+
     fn is_kept(&self, number: u64) -> bool {
         (number / BLOCK).is_multiple_of(self.stride.max(1))
     }
@@ -71,8 +80,9 @@ impl Launches {
     }
 
     /// Returns the lateness of the ranks, for each iteration. `sequence`: number of collectives in the
-    /// smallest sequence that recurs; an iteration can have it several times.
-    pub(super) fn late(&self, sequence: u64) -> Late {
+    /// smallest sequence that recurs; an iteration can have it several times. `error_ns`: by how much launches
+    /// can seem to be apart, and are not.
+    pub(super) fn late(&self, sequence: u64, error_ns: u64) -> Late {
         let ranks: Vec<i32> = self.ranks().collect();
         let by_number = self.by_number(ranks.len());
         let per_iteration = sequence.max(1) * repetitions(&by_number, sequence.max(1));
@@ -87,7 +97,7 @@ impl Launches {
             }
             let mut by_rank = vec![Vec::with_capacity(iteration.len()); launches.len()];
             for (_, launches) in iteration {
-                for (rank, ns) in by_rank.iter_mut().zip(lateness(launches)) {
+                for (rank, ns) in by_rank.iter_mut().zip(lateness(launches, error_ns)) {
                     rank.push(ns);
                 }
             }
@@ -184,13 +194,17 @@ fn first_of_iteration(by_number: &[(u64, Vec<u64>)], per_iteration: u64) -> u64 
 
 /// Returns how late each rank is: those behind the largest pause of the later half, counted from the rank
 /// before that pause. The others are not late.
-fn lateness(launches: &[u64]) -> Vec<u64> {
+fn lateness(launches: &[u64], error_ns: u64) -> Vec<u64> {
     let mut sorted = launches.to_vec();
     sorted.sort_unstable();
     let gaps = sorted.windows(2).map(|pair| pair.first().zip(pair.last()).map_or(0, |(a, b)| b - a));
     // At most half of the ranks are late.
     let begin = sorted.len().div_ceil(2).saturating_sub(1);
-    let at = gaps.enumerate().skip(begin).max_by_key(|(_, gap)| *gap).map_or(0, |(at, _)| at);
+    let at = gaps.enumerate().skip(begin).max_by_key(|(_, gap)| *gap);
+    let (at, gap) = at.unwrap_or((0, 0));
+    if gap < error_ns {
+        return vec![0; launches.len()];
+    }
     let usual = sorted.get(at).copied().unwrap_or(0);
     launches.iter().map(|ns| ns.saturating_sub(usual)).collect()
 }
@@ -223,7 +237,7 @@ mod tests {
     #[test]
     fn a_rank_that_launches_last_is_late_and_nobody_else() {
         for ranks in [2, 3, 4, 8] {
-            let late = launches(ranks, 20, |rank, _| if rank == 1 { MS } else { 0 }).late(4);
+            let late = launches(ranks, 20, |rank, _| if rank == 1 { MS } else { 0 }).late(4, 0);
             assert_eq!(late.iterations.len(), 20);
             for iteration in &late.iterations {
                 let expected: Vec<u64> = (0..ranks).map(|rank| if rank == 1 { MS } else { 0 }).collect();
@@ -236,8 +250,8 @@ mod tests {
 
     #[test]
     fn two_late_ranks_of_eight_are_both_late() {
-        let late =
-            launches(8, 20, |rank, _| if rank > 5 { 2 * MS } else { u64::try_from(rank).unwrap() }).late(4);
+        let late = launches(8, 20, |rank, _| if rank > 5 { 2 * MS } else { u64::try_from(rank).unwrap() })
+            .late(4, 0);
         assert_eq!(late.iterations[0].late_ns[6..], [2 * MS - 5; 2]);
         assert_eq!(late.iterations[0].late_ns[..6], [0; 6]);
     }
@@ -251,7 +265,7 @@ mod tests {
             }
         }
         assert!(launches.count <= 4096, "{}", launches.count);
-        let late = launches.late(4);
+        let late = launches.late(4, 0);
         assert!(late.iterations.len() as u64 >= BLOCK / 4, "{}", late.iterations.len());
         assert!(late.iterations.iter().all(|iteration| iteration.late_ns == [0, 0]));
     }

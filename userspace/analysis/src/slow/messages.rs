@@ -48,7 +48,7 @@ fn slow_link(evidence: &Evidence, links: &[MeasuredLink]) -> Option<Cause> {
         ranks: vec![from.rank],
         peer: Some(to.rank),
         text: text::link(from, to.rank, iteration, percent),
-        evidence: vec![text::link_evidence(slowest.typical_ns, typical_ns)],
+        evidence: vec![text::link_evidence(slowest.typical_ns, typical_ns, slowest.error_ns)],
         ..Cause::sized(percent, iteration, 0.95)
     })
 }
@@ -60,7 +60,8 @@ fn slowest_link(links: &[MeasuredLink]) -> Option<(&MeasuredLink, f64, u64)> {
     let slowest = links.iter().max_by(|one, other| share(one).total_cmp(&share(other)))?;
     let others = || links.iter().filter(|link| !std::ptr::eq(*link, slowest));
     let typical_ns = median(others().map(|link| link.typical_ns).collect());
-    if slowest.typical_ns < typical_ns.saturating_mul(TIMES_THE_OTHERS) {
+    let certain_ns = slowest.typical_ns.saturating_sub(slowest.error_ns);
+    if certain_ns < typical_ns.saturating_mul(TIMES_THE_OTHERS) {
         return None;
     }
     let shares: Vec<TimeShare> = others().map(|link| link.in_network).collect();

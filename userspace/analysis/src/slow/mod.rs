@@ -10,14 +10,16 @@
 //!   multiprocessors. So of ranks with equal work, the one that the others wait for is the one whose
 //!   multiprocessors are busiest; and a GPU that has nothing to run while the others' kernels wait has a late
 //!   host.
-//! - When ranks launch the same collective, by one host's clock.
+//! - When ranks launch the same collective, by one host's clock, or by several that messages bound.
 //! - What messages waited for, where they were measured ([`crate::check`]), and how long they were in the
 //!   network, by the clocks of both ends.
 
 mod activity;
 mod change;
+mod clocks;
 mod evidence;
 mod gathered;
+mod hosts;
 mod launches;
 mod longest_waits;
 mod messages;
@@ -30,7 +32,9 @@ mod together;
 mod transits;
 mod verdict;
 
+use clocks::Clocks;
 pub(crate) use gathered::Gathered;
+pub use hosts::HostClock;
 pub use longest_waits::RankWaits;
 pub(crate) use shares::Shares;
 pub(crate) use text::name_ranks;
@@ -38,5 +42,5 @@ pub use verdict::{Cause, Kind, RankName, Slow};
 
 /// Judges the jobs of folders that were read side by side.
 pub(crate) fn judge(folders: &[Gathered]) -> Vec<Slow> {
-    evidence::of_jobs(folders).iter().map(Slow::of).collect()
+    evidence::of_jobs(folders, &Clocks::of(folders)).iter().map(Slow::of).collect()
 }

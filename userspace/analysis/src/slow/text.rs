@@ -7,8 +7,9 @@ use flow::text::{joined, spaced_seconds};
 use super::{
     activity::Mean,
     evidence::{Evidence, Iteration, RankEvidence},
+    hosts::{HostClock, HostClocks},
     pauses::Pauses,
-    verdict::{Kind, RankName, Slow},
+    verdict::{Kind, RankName, Slow, milliseconds},
 };
 
 /// `rank 3`, `ranks 1, 2`.
@@ -177,9 +178,14 @@ pub(super) fn link(from: &RankName, to: i32, iteration: Option<Iteration>, perce
     )
 }
 
-pub(super) fn link_evidence(typical_ns: u64, others_ns: u64) -> String {
+/// `error_ns`: of the clocks of two hosts; 0 on one host.
+pub(super) fn link_evidence(typical_ns: u64, others_ns: u64, error_ns: u64) -> String {
+    let clock = match error_ns {
+        0 => "the clock of their host".to_owned(),
+        _ => format!("the clocks of both hosts, known to {}", spaced_seconds(error_ns)),
+    };
     format!(
-        "a message is in the network for {}, on the other links for {}, by the clock of their host",
+        "a message is in the network for {}, on the other links for {}, by {clock}",
         spaced_seconds(typical_ns),
         spaced_seconds(others_ns)
     )
@@ -271,6 +277,8 @@ impl Slow {
             }
             cause.evidence.iter().try_for_each(|line| writeln!(out, "    {line}"))?;
         }
+        let mut clocks = self.clocks.iter().filter_map(HostClock::text);
+        clocks.try_for_each(|text| writeln!(out, "note: {text}"))?;
         self.not_seen.iter().try_for_each(|what| writeln!(out, "not seen: {what}"))
     }
 }
@@ -302,6 +310,7 @@ pub(super) fn not_seen(evidence: &Evidence) -> Vec<String> {
     if evidence.late.iter().all(|late| late.ranks.len() < 2) && ranks.len() > 1 {
         notes.push("who launches late: no host has two ranks of one communicator".to_owned());
     }
+    notes.extend(clocks_not_seen(evidence));
     if evidence.waits.is_empty() && evidence.has_proxy {
         notes.push("what messages waited for: they were not measured (record with --level steps)".to_owned());
     }
@@ -314,4 +323,41 @@ pub(super) fn not_seen(evidence: &Evidence) -> Vec<String> {
         notes.push("the job's iterations: no sequence of collectives recurs".to_owned());
     }
     notes
+}
+
+/// Error of clocks, in parts of an iteration, from which on they do not tell who launches late.
+const CLOCK_PARTS: f64 = 50.0;
+
+fn clocks_not_seen(evidence: &Evidence) -> Option<String> {
+    let why = match &evidence.clocks {
+        HostClocks::OneHost => return None,
+        HostClocks::Unknown => {
+            "are not known against each other: no messages between all of them were measured in both directions \
+             (record with --level steps)"
+                .to_owned()
+        }
+        HostClocks::Known(clocks) => {
+            let worst = clocks.iter().map(|clock| clock.error_ms).fold(0.0, f64::max);
+            let iteration_ms = milliseconds(evidence.iteration?.typical_ns);
+            if worst * CLOCK_PARTS <= iteration_ms {
+                return None;
+            }
+            format!("are not known to better than {worst:.2} ms")
+        }
+    };
+    Some(format!("who launches late across hosts: their clocks {why}"))
+}
+
+impl HostClock {
+    /// Returns what is said of it, if wall times of its host's recording are not those of the others.
+    fn text(&self) -> Option<String> {
+        let Self { host, against, ahead_ms, error_ms } = self;
+        (ahead_ms.abs() > error_ms.max(1.0)).then(|| {
+            let how = if *ahead_ms > 0.0 { "ahead of" } else { "behind" };
+            format!(
+                "the clock of {host} is {:.2} ms {how} that of {against} (± {error_ms:.2} ms)",
+                ahead_ms.abs()
+            )
+        })
+    }
 }

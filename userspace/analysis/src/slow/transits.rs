@@ -18,22 +18,32 @@ use super::{launches::median, shares::Shares, thinned::Thinned};
 /// Most messages of a communicator of which one end was seen; with more, one of two collectives is left out.
 const MAX_PENDING: usize = 1 << 16;
 
+/// Most messages that are kept for the hosts at their other ends, by communicator and host.
+const MAX_UNMATCHED: usize = 1 << 13;
+
 /// Most messages of a link whose time is kept; then every second one goes.
 const MAX_TIMES: usize = 1 << 12;
 
 /// A message of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Place {
+pub(super) struct Place {
     seq: u64,
-    channel: u32,
+    pub(super) channel: u32,
     step: u64,
     from: i32,
     to: i32,
 }
 
-/// What one end saw.
+impl Place {
+    /// Returns its sender and its receiver.
+    pub(super) fn link(&self) -> (i32, i32) {
+        (self.from, self.to)
+    }
+}
+
+/// What one end saw, by its host's clock.
 #[derive(Clone, Copy, Debug)]
-enum End {
+pub(super) enum End {
     Sent {
         at_ns: u64,
     },
@@ -70,6 +80,18 @@ impl Default for Link {
     }
 }
 
+impl End {
+    /// Returns it by another clock.
+    pub(super) fn by(self, clock: impl Fn(u64) -> u64) -> Self {
+        match self {
+            Self::Sent { at_ns } => Self::Sent { at_ns: clock(at_ns) },
+            Self::Arrived { since_ns, at_ns } => {
+                Self::Arrived { since_ns: clock(since_ns), at_ns: clock(at_ns) }
+            }
+        }
+    }
+}
+
 impl Transits {
     /// Takes one end of a message. Sends and receives have no number that both ends know.
     pub(super) fn add(&mut self, row: &MessageRow) {
@@ -96,11 +118,32 @@ impl Transits {
                 self.pending.insert(place, end);
             }
         }
-        if self.pending.len() > MAX_PENDING {
+        self.thin(MAX_PENDING);
+    }
+
+    /// Leaves out collectives until no more than so many messages wait for their other end.
+    fn thin(&mut self, most: usize) {
+        while self.pending.len() > most && self.stride < u64::MAX / 2 {
             self.stride = self.stride.max(1).saturating_mul(2);
             let stride = self.stride;
             self.pending.retain(|place, _| is_kept(place.seq, stride));
         }
+    }
+
+    /// Completes it, when all messages of the host have come.
+    pub(super) fn end(&mut self) {
+        self.thin(MAX_UNMATCHED);
+        self.pending.shrink_to_fit();
+    }
+
+    /// Returns of how many collectives one is kept.
+    pub(super) fn stride(&self) -> u64 {
+        self.stride.max(1)
+    }
+
+    /// Returns the messages whose other end is on another host, or was not seen.
+    pub(super) fn unmatched(&self) -> impl Iterator<Item = (Place, End)> {
+        self.pending.iter().map(|(place, end)| (*place, *end))
     }
 
     fn is_kept(&self, seq: u64) -> bool {
@@ -114,7 +157,8 @@ fn is_kept(seq: u64, stride: u64) -> bool {
 }
 
 impl Link {
-    fn add(&mut self, channel: u32, sent_ns: u64, since_ns: u64, arrived_ns: u64) {
+    /// Takes a message, in the order of arrivals on a channel; all moments by one clock.
+    pub(super) fn add(&mut self, channel: u32, sent_ns: u64, since_ns: u64, arrived_ns: u64) {
         self.shares.connection(channel, false, 0);
         let until = self.until_ns.entry(channel).or_default();
         self.shares.add(false, sent_ns.max(since_ns).max(*until), arrived_ns);

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::{
     activity::Mean,
     evidence::{Evidence, Iteration, RankEvidence},
+    hosts::{HostClock, HostClocks},
     messages, pauses, processor, text, together,
 };
 
@@ -80,6 +81,9 @@ pub struct Slow {
     pub first: Cause,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Cause>,
+    /// Clocks of the job's hosts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub clocks: Vec<HostClock>,
     /// What could not be seen.
     pub not_seen: Vec<String>,
 }
@@ -162,6 +166,10 @@ impl Slow {
             iterations: evidence.iteration.map_or(0, |iteration| iteration.count),
             first,
             others: causes,
+            clocks: match &evidence.clocks {
+                HostClocks::Known(clocks) => clocks.clone(),
+                HostClocks::OneHost | HostClocks::Unknown => Vec::new(),
+            },
             not_seen,
         }
     }

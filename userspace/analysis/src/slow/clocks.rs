@@ -1,0 +1,296 @@
+//! Clocks of hosts against each other, by messages between them: none is there before it was sent.
+//!
+//! A message from a host to another bounds by how much the other's clock can be ahead; so do several over
+//! hosts between, and those on the way back bound it from below. So the error is known, and nothing is
+//! assumed of the network.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::{
+    gathered::Gathered,
+    launches::median,
+    transits::{End, Place},
+};
+
+/// Length of a window whose bounds are put together, and most windows.
+const WINDOW_NS: u64 = 1_000_000_000;
+const MAX_WINDOWS: usize = 4096;
+
+/// Drift of two clocks against each other within a window, at most: 100 ppm, which is more than crystals have.
+const DRIFT_NS: i64 = 100_000;
+
+/// Time by which a proxy can note a moment too late: what it notes has happened before.
+const NOTED_LATE_NS: i64 = 10_000;
+
+/// Clocks of folders, each of one host.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Clocks(Vec<Clock>);
+
+/// The clock of a folder, against that of the first folder with which messages connect it in both directions.
+#[derive(Clone, Debug, Default)]
+struct Clock {
+    against: usize,
+    /// How far it is ahead at the beginning, which the windows are counted by.
+    at_first_ns: i64,
+    /// How far it is ahead, beside that, by window; none of the first folder itself.
+    ahead: Vec<(u64, Offset)>,
+}
+
+/// Messages from a folder to another: wall times of sender and receiver.
+type Messages = BTreeMap<(usize, usize), Vec<(u64, u64)>>;
+
+/// By how much the clock of the second of two folders can be ahead of the first one's at most, by window.
+#[derive(Clone, Debug, Default)]
+struct Bounds(BTreeMap<(usize, usize), BTreeMap<u64, i64>>);
+
+/// How far a clock is ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Offset {
+    pub(super) ahead_ns: i64,
+    pub(super) error_ns: u64,
+}
+
+impl Clocks {
+    pub(super) fn of(folders: &[Gathered]) -> Self {
+        let mut messages = Messages::new();
+        let mut ends: HashMap<(&str, Place), (usize, End)> = HashMap::new();
+        for (folder, gathered) in folders.iter().enumerate().filter(|_| folders.len() > 1) {
+            for (name, rows) in gathered.communicators.iter().filter(|_| gathered.has_clock()) {
+                for (place, end) in rows.transits.unmatched() {
+                    let end = end.by(|ns| gathered.wall_ns(ns));
+                    let place = (name.as_str(), place);
+                    match (ends.remove(&place), end) {
+                        (Some((from, End::Sent { at_ns: sent })), End::Arrived { at_ns, .. }) => {
+                            messages.entry((from, folder)).or_default().push((sent, at_ns));
+                        }
+                        (Some((to, End::Arrived { at_ns: arrived, .. })), End::Sent { at_ns }) => {
+                            messages.entry((folder, to)).or_default().push((at_ns, arrived));
+                        }
+                        _ => {
+                            ends.insert(place, (folder, end));
+                        }
+                    }
+                }
+            }
+        }
+        Self::by(&messages, folders.len())
+    }
+
+    fn by(messages: &Messages, folders: usize) -> Self {
+        let mut at_first = Bounds::default();
+        for (pair, messages) in messages {
+            let begin = messages.iter().map(|(sent, _)| *sent).min().unwrap_or(0);
+            let first = messages.iter().filter(|(sent, _)| sent - begin < WINDOW_NS);
+            first.for_each(|(sent, arrived)| at_first.add(*pair, 0, (*sent, *arrived)));
+        }
+        let at_first = at_first.clocks(folders);
+        let mut bounds = Bounds::default();
+        for ((from, to), messages) in messages {
+            for (sent, arrived) in messages {
+                let [sent, arrived] = [(*from, *sent), (*to, *arrived)].map(|(folder, wall_ns)| {
+                    wall_ns.saturating_add_signed(at_first.ahead(folder, 0).ahead_ns.saturating_neg())
+                });
+                bounds.add((*from, *to), sent / WINDOW_NS, (sent, arrived));
+            }
+        }
+        let mut clocks = bounds.clocks(folders);
+        for (folder, clock) in clocks.0.iter_mut().enumerate() {
+            clock.at_first_ns = at_first.ahead(folder, 0).ahead_ns;
+        }
+        clocks
+    }
+
+    /// Returns the folder whose clock is that with which this one's is compared: one for all that are
+    /// connected.
+    pub(super) fn against(&self, folder: usize) -> usize {
+        self.0.get(folder).map_or(folder, |clock| clock.against)
+    }
+
+    /// Returns how far the clock of a folder is ahead of that with which it is compared.
+    pub(super) fn ahead(&self, folder: usize, wall_ns: u64) -> Offset {
+        let Some(clock) = self.0.get(folder) else { return Offset::default() };
+        let by_first = wall_ns.saturating_add_signed(clock.at_first_ns.saturating_neg());
+        let ahead = clock.ahead_at(by_first / WINDOW_NS).unwrap_or_default();
+        Offset { ahead_ns: ahead.ahead_ns.saturating_add(clock.at_first_ns), ..ahead }
+    }
+
+    /// Returns how far the clock of a folder is ahead in the middle of what was recorded. `None`: the others
+    /// are compared with it.
+    pub(super) fn middle(&self, folder: usize) -> Option<Offset> {
+        let clock = self.0.get(folder)?;
+        let (_, ahead) = clock.ahead.get(clock.ahead.len() / 2)?;
+        Some(Offset { ahead_ns: ahead.ahead_ns.saturating_add(clock.at_first_ns), ..*ahead })
+    }
+
+    /// Returns a wall time by the clock with which all connected ones are compared.
+    pub(super) fn common_ns(&self, folder: usize, wall_ns: u64) -> u64 {
+        wall_ns.saturating_add_signed(self.ahead(folder, wall_ns).ahead_ns.saturating_neg())
+    }
+
+    /// Returns the usual error of that.
+    pub(super) fn error_ns(&self, folder: usize) -> u64 {
+        self.0.get(folder).map_or(0, Clock::error_ns)
+    }
+}
+
+impl Clock {
+    /// Returns what the nearest window says.
+    fn ahead_at(&self, window: u64) -> Option<Offset> {
+        let next = self.ahead.partition_point(|(other, _)| *other < window);
+        let near = [next.checked_sub(1), Some(next)].into_iter().flatten();
+        let nearest = near.filter_map(|at| self.ahead.get(at)).min_by_key(|(at, _)| at.abs_diff(window));
+        nearest.map(|(_, offset)| *offset)
+    }
+
+    fn error_ns(&self) -> u64 {
+        median(self.ahead.iter().map(|(_, offset)| offset.error_ns).collect())
+    }
+}
+
+impl Bounds {
+    /// Takes a message: when it was sent, and was there.
+    fn add(&mut self, pair: (usize, usize), window: u64, (sent_ns, arrived_ns): (u64, u64)) {
+        let differs = i64::try_from(i128::from(arrived_ns) - i128::from(sent_ns));
+        let Some(differs) = differs.ok().filter(|ns| ns.abs() < i64::MAX / 4) else { return };
+        let bounds = self.0.entry(pair).or_default();
+        let is_full = bounds.len() >= MAX_WINDOWS && !bounds.contains_key(&window);
+        let nearest = bounds.range(..window).next_back().map(|(window, _)| *window);
+        let most_ns = bounds.entry(nearest.filter(|_| is_full).unwrap_or(window)).or_insert(i64::MAX);
+        *most_ns = (*most_ns).min(differs.saturating_add(NOTED_LATE_NS));
+    }
+
+    fn clocks(mut self, folders: usize) -> Clocks {
+        let windows: BTreeSet<u64> = self.0.values().flat_map(|bounds| bounds.keys().copied()).collect();
+        let windows: Vec<u64> = windows.into_iter().take(MAX_WINDOWS).collect();
+        for bounds in self.0.values_mut() {
+            carry(bounds, windows.iter());
+            carry(bounds, windows.iter().rev());
+        }
+        let mut clocks: Vec<Option<Clock>> = vec![None; folders];
+        for first in 0..folders {
+            let Some(clock) = clocks.get_mut(first).filter(|clock| clock.is_none()) else { continue };
+            *clock = Some(Clock { against: first, ..Clock::default() });
+            for window in &windows {
+                let [most, least] = [false, true].map(|is_back| self.from(first, *window, is_back));
+                for (folder, most_ns) in most {
+                    let (Some(clock), Some(least_ns)) = (clocks.get_mut(folder), least.get(&folder)) else {
+                        continue;
+                    };
+                    let known = clock.get_or_insert_with(|| Clock { against: first, ..Clock::default() });
+                    if known.against == first {
+                        known.ahead.push((*window, Offset::between(least_ns.saturating_neg(), most_ns)));
+                    }
+                }
+            }
+        }
+        Clocks(clocks.into_iter().map(Option::unwrap_or_default).collect())
+    }
+
+    /// Returns by how much the clocks of other folders can be ahead of that of `first` at most, over any
+    /// folders between; `is_back`: by how much it can be ahead of theirs.
+    fn from(&self, first: usize, window: u64, is_back: bool) -> BTreeMap<usize, i64> {
+        let mut next: BTreeMap<usize, Vec<(usize, i64)>> = BTreeMap::new();
+        for ((from, to), bounds) in &self.0 {
+            let Some(most_ns) = bounds.get(&window) else { continue };
+            let (near, far) = if is_back { (to, from) } else { (from, to) };
+            next.entry(*near).or_default().push((*far, *most_ns));
+        }
+        let mut found = BTreeMap::from([(first, 0)]);
+        let mut changed = BTreeSet::from([first]);
+        // No way has more steps than there are folders. Bounds that contradict each other would go on.
+        for _ in 0..next.len() {
+            for near in std::mem::take(&mut changed) {
+                let so_far = found.get(&near).copied().unwrap_or(0);
+                for (far, most_ns) in next.get(&near).into_iter().flatten() {
+                    let by_here = most_ns.saturating_add(so_far);
+                    if *far != first && found.get(far).is_none_or(|known| by_here < *known) {
+                        found.insert(*far, by_here);
+                        changed.insert(*far);
+                    }
+                }
+            }
+        }
+        found.remove(&first);
+        found
+    }
+}
+
+/// Takes what was known in the window before, as far as drift allows.
+fn carry<'a>(bounds: &mut BTreeMap<u64, i64>, windows: impl Iterator<Item = &'a u64>) {
+    let mut last: Option<(u64, i64)> = None;
+    for window in windows {
+        if let Some((before, most_ns)) = last {
+            let drift = DRIFT_NS.saturating_mul(i64::try_from(window.abs_diff(before)).unwrap_or(i64::MAX));
+            let own = bounds.entry(*window).or_insert(i64::MAX);
+            *own = (*own).min(most_ns.saturating_add(drift));
+        }
+        last = bounds.get(window).map(|most_ns| (*window, *most_ns));
+    }
+}
+
+impl Offset {
+    fn between(least_ns: i64, most_ns: i64) -> Self {
+        Self { ahead_ns: least_ns.midpoint(most_ns), error_ns: most_ns.abs_diff(least_ns) / 2 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: i64 = 1_000_000;
+    const BEGIN: u64 = 1_700_000_000_000_000_000;
+
+    /// Messages around a ring of so many hosts, over some seconds. `ahead`: by how much the clock of a host is
+    /// ahead after so many milliseconds; `transit`: time of a message from a host.
+    fn ring(hosts: usize, ahead: impl Fn(usize, i64) -> i64, transit: impl Fn(usize, i64) -> i64) -> Clocks {
+        let mut messages = Messages::new();
+        for (ms, from) in (0..4000).flat_map(|ms| (0..hosts).map(move |from| (ms, from))) {
+            let (to, at) = ((from + 1) % hosts, BEGIN.saturating_add_signed(ms * MS));
+            let by = |host, ns| at.saturating_add_signed(ahead(host, ms) + ns);
+            messages.entry((from, to)).or_default().push((by(from, 0), by(to, transit(from, ms))));
+        }
+        Clocks::by(&messages, hosts)
+    }
+
+    #[test]
+    fn clocks_that_are_wrong_and_drift_are_known_within_the_error_that_is_told() {
+        for hosts in [2, 3, 8] {
+            let ahead = |host: usize, ms| i64::try_from(host).unwrap() * (37_000 * MS + ms * 10);
+            // Every tenth message is fast, the others wait for up to 2 ms.
+            let clocks =
+                ring(hosts, ahead, |from, ms| if from == 0 { 30_000 + ms % 10 * 200_000 } else { 50_000 });
+            for host in 1..hosts {
+                assert_eq!(clocks.against(host), 0);
+                for ms in [500, 1500, 3500] {
+                    let found = clocks.ahead(host, BEGIN.saturating_add_signed(ms * MS));
+                    let error = i64::try_from(found.error_ns).unwrap();
+                    assert!(
+                        (found.ahead_ns - ahead(host, ms)).abs() <= error && error < 500_000,
+                        "{host} of {hosts}: {found:?}, not {}",
+                        ahead(host, ms)
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_network_that_is_slow_in_one_direction_widens_the_error_by_half_of_that() {
+        let ahead = |host, _| if host == 1 { -5 * MS } else { 0 };
+        let clocks = ring(2, ahead, |from, _| if from == 0 { 3 * MS } else { 50_000 });
+        let found = clocks.middle(1).unwrap();
+        assert!((found.ahead_ns + 5 * MS).unsigned_abs() <= found.error_ns);
+        assert!((1_500_000..1_600_000).contains(&found.error_ns), "{found:?}");
+        let wall = BEGIN + 100;
+        assert!(clocks.common_ns(1, wall).abs_diff(wall + 5_000_000) <= clocks.error_ns(1));
+    }
+
+    #[test]
+    fn clocks_without_messages_back_are_not_known() {
+        let messages = [(0, 1), (2, 3), (3, 2)].map(|pair| (pair, vec![(BEGIN, BEGIN)]));
+        let clocks = Clocks::by(&messages.into(), 4);
+        assert_eq!([0, 1, 2, 3].map(|folder| clocks.against(folder)), [0, 1, 2, 2]);
+        assert_eq!((clocks.middle(1), clocks.ahead(1, BEGIN)), (None, Offset::default()));
+    }
+}
