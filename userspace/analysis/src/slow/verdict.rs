@@ -102,6 +102,9 @@ const NOTE_PERCENT: f64 = 1.0;
 /// how much.
 const LEAST_BUSY_PERCENT: f64 = 10.0;
 
+/// Least part of what a GPU's multiprocessors are busy for longer, that its tensor cores or its memory are.
+const LEAST_WORK: f64 = 1.0 / 3.0;
+
 /// Standard errors by which a difference must exceed 0.
 pub(super) const STANDARD_ERRORS: f64 = 4.0;
 
@@ -277,19 +280,22 @@ fn gpus(evidence: &Evidence, late: &[i32]) -> Vec<Cause> {
                 continue;
             };
             // A GPU without work computes less, which says nothing of the others.
-            let is_usual = |other: &&RankEvidence| !late.contains(&other.name.rank) || group.len() == 2;
+            let is_usual = |other: &&RankEvidence| !late.contains(&other.name.rank);
             let of = |measure: fn(&RankEvidence) -> Option<Mean>| {
                 let others = others(evidence, group, *at).filter(is_usual);
                 above(measure(rank), others.map(measure))
             };
             let Some(busy) = of(|rank| rank.multiprocessors) else { continue };
             let size = busy.of(rank.multiprocessors);
-            // What the multiprocessors did must have been work: waiting kernels of NCCL have no tensor cores
-            // and little memory traffic.
-            let works = |difference: Option<Difference>| {
-                difference.is_some_and(|difference| difference.percent >= NOTE_PERCENT / 2.0)
+            // What the multiprocessors did more must have been work: waiting kernels of NCCL have no tensor
+            // cores and little memory traffic.
+            let works = |measure: fn(&RankEvidence) -> Option<Mean>| {
+                of(measure).zip(measure(rank)).is_some_and(|(more, own)| {
+                    more.percent >= NOTE_PERCENT / 2.0
+                        && more.percent * 100.0 >= size * own.percent * LEAST_WORK
+                })
             };
-            let is_work = works(of(|rank| rank.tensor)) || works(of(|rank| rank.memory));
+            let is_work = works(|rank| rank.tensor) || works(|rank| rank.memory);
             if size < NOTE_PERCENT || busy.certainty < STANDARD_ERRORS || !is_work {
                 continue;
             }
