@@ -5,6 +5,7 @@ pub mod clock;
 pub mod failpoint;
 pub mod host;
 pub mod privileges;
+mod proc_text;
 
 // Threads and children that look at what may not answer, and can be lost.
 pub mod unresponsive;

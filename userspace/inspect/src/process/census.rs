@@ -10,7 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{discover::pids, proc_text::read_text};
+use super::discover::pids;
+use crate::proc_text::read_text;
 
 /// Age up to which a process is young. Any change of a young process's size counts.
 const YOUNG: Duration = Duration::from_secs(10);

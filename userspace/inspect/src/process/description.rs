@@ -6,9 +6,10 @@ use std::{collections::HashMap, fs, os::unix::fs::MetadataExt as _, path::Path};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use crate::proc_text::{read_text, real_uid};
+
 use super::{
     printable,
-    proc_text::{read_text, real_uid},
     running::Process,
 };
 

@@ -11,7 +11,7 @@ use std::{
 use nccl_library::elf::{FileOffset, RuntimeAddr};
 use serde::{Deserialize, Serialize};
 
-use super::proc_text::unescape;
+use crate::proc_text::unescape;
 
 /// A line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

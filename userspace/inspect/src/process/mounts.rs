@@ -21,7 +21,8 @@ use rustix::{
 };
 use thiserror::Error;
 
-use super::{library::FileSystem, proc_text::unescape};
+use super::library::FileSystem;
+use crate::proc_text::unescape;
 
 /// Most bytes of a mount table that are read. A node with thousands of pods has one of a megabyte.
 const MAX_BYTES: u64 = 8 << 20;

@@ -10,7 +10,7 @@
 //!   with the trampoline, so that the process dies of a wrong return (SIGSEGV). Later kernels were not tried
 //!   in all cases, so returns are not probed on any of them.
 
-use super::proc_text::{read_text, status_field};
+use crate::proc_text::{read_text, status_field};
 
 /// Returns why returns must not be probed in a process; `None` if they may be.
 pub fn no_return_probes(pid: u32) -> Option<String> {

@@ -9,10 +9,8 @@ use std::{
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use thiserror::Error;
 
-use super::{
-    printable,
-    proc_text::{has_ended, read_text, stat_field, status_field},
-};
+use super::printable;
+use crate::proc_text::{has_ended, read_text, stat_field, status_field};
 
 /// A process that is traced. PIDs are those of our own PID namespace unless a name says otherwise.
 #[derive(Debug)]

@@ -2,7 +2,8 @@
 //! processes is asked, so that the cost stays with that user.
 
 use crate::{
-    process::{is_gone, proc_text::real_uid, read_text, running::started, try_started},
+    process::{is_gone, read_text, running::started, try_started},
+    proc_text::real_uid,
     unresponsive::Silent,
 };
 

@@ -50,7 +50,7 @@ pub(crate) fn real_uid(status: &str) -> Option<u32> {
 }
 
 /// Puts bytes back that the kernel writes as `\040` and so on, if they are among those that it escapes.
-pub(super) fn unescape(text: &[u8], is_escaped: impl Fn(u8) -> bool) -> Vec<u8> {
+pub(crate) fn unescape(text: &[u8], is_escaped: impl Fn(u8) -> bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((&byte, tail)) = rest.split_first() {
