@@ -1,6 +1,6 @@
-//! A cgroup for one process: what its kernel can do to the process from outside.
+//! A cgroup for one process: what its kernel can do to the process from outside, and whose it is.
 
-use std::{fs, io, path::PathBuf, time::Duration};
+use std::{fs, io, os::unix::fs::chown, path::PathBuf, time::Duration};
 
 use test_support::skip_always;
 
@@ -86,5 +86,66 @@ impl Drop for Cgroup {
             let _ = fs::write(parent.join("cgroup.procs"), self.pid.to_string());
         }
         let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// Cgroups with names of a test's choice, which are removed when this is dropped, once their processes have ended or
+/// have been moved out.
+#[derive(Debug)]
+pub struct Groups {
+    mount: PathBuf,
+    /// Folders that were made, in their order.
+    made: Vec<PathBuf>,
+    pids: Vec<u32>,
+}
+
+impl Groups {
+    /// `None`, as a skip, where no cgroup can be made.
+    pub fn new() -> Option<Self> {
+        let mounts = ["/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
+        let probe = format!("ncclflow-groups-{}", std::process::id());
+        let mount = mounts.into_iter().map(PathBuf::from).find(|mount| {
+            let folder = mount.join(&probe);
+            let is_one = fs::create_dir(&folder).is_ok() && folder.join("cgroup.procs").exists();
+            let _ = fs::remove_dir(folder);
+            is_one
+        });
+        if mount.is_none() {
+            skip_always("cgroups", "run as root where cgroups can be made");
+        }
+        mount.map(|mount| Self { mount, made: Vec::new(), pids: Vec::new() })
+    }
+
+    /// Makes a cgroup, and those above it that are not there; what is made is the user's.
+    pub fn make(&mut self, path: &str, uid: u32) -> io::Result<PathBuf> {
+        let mut folder = self.mount.clone();
+        for name in path.split('/') {
+            folder.push(name);
+            match fs::create_dir(&folder) {
+                Ok(()) => self.made.push(folder.clone()),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        chown(&folder, Some(uid), Some(uid))?;
+        Ok(folder)
+    }
+
+    /// Makes such a cgroup for a process.
+    pub fn put(&mut self, pid: u32, path: &str, uid: u32) -> io::Result<()> {
+        let folder = self.make(path, uid)?;
+        self.pids.push(pid);
+        fs::write(folder.join("cgroup.procs"), pid.to_string())
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        for pid in &self.pids {
+            let _ = fs::write(self.mount.join("cgroup.procs"), pid.to_string());
+        }
+        for folder in self.made.iter().rev() {
+            let _ = fs::remove_dir(folder);
+        }
     }
 }

@@ -27,6 +27,9 @@ pub struct Whose {
     pub user: String,
     pub cgroup: Option<String>,
     pub container: Option<Container>,
+    /// User in whose session the process is, if that is another one: the tenant is that user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_user: Option<SessionUser>,
     /// Variables of launchers in its initial environment; `None` if that could not be read.
     pub environment: Option<Variables>,
     /// Rank by `--rank-map`.
@@ -35,6 +38,15 @@ pub struct Whose {
     /// Job's name by `--job`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub named_job: Option<String>,
+}
+
+/// User in whose session a process is, by the control group: root of the user's own containers has another
+/// number.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionUser {
+    pub uid: u32,
+    /// Name in the recording host's `/etc/passwd`, or the number where that has no name.
+    pub user: String,
 }
 
 /// A communicator's description of itself and of this rank. `None` for what its version lacks.

@@ -32,11 +32,12 @@ pub fn read_process(
     if process.started() != started {
         return None;
     }
-    let Description { uid, user, cgroup, container, .. } = Description::read(&process, users, &[]);
+    let Description { uid, user, cgroup, container, session_user, .. } =
+        Description::read(&process, users, &[]);
     let environment = read_variables(&process);
     // Another process can have its number only once it has ended.
     let (mapped_rank, named_job) = (options.rank(host, pid), options.job.clone());
-    let whose = Whose { uid, user, cgroup, container, environment, mapped_rank, named_job };
+    let whose = Whose { uid, user, cgroup, container, session_user, environment, mapped_rank, named_job };
     (!process.has_exited()).then(|| ProcessFacts {
         pid,
         started_ticks: started,

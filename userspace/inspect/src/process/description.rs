@@ -1,6 +1,6 @@
 //! Description of a process from `/proc`: user, command line, control group, container, namespaces and start.
 
-use flow::identity::{Container, cgroup_path};
+use flow::identity::{CgroupHolder, Container, SessionUser, cgroup_path};
 use std::{collections::HashMap, fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::proc_text::{read_text, real_uid};
 
 use super::{
+    cgroup::{self, Cgroupfs},
     printable,
     running::Process,
 };
@@ -30,6 +31,9 @@ pub struct Description {
     /// Path of the process's control group.
     pub cgroup: Option<String>,
     pub container: Option<Container>,
+    /// User in whose session the process is, if that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_user: Option<SessionUser>,
     /// Set if the process sees other mounts than we do.
     pub own_mounts: bool,
     /// Set if the process is in another PID namespace than we are.
@@ -78,7 +82,14 @@ impl Description {
         let proc = process.proc_path();
         let real = read_text(proc.join("status")).ok().and_then(|status| real_uid(&status));
         let uid = fs::metadata(&proc).map_or(u32::MAX, |metadata| real.unwrap_or(metadata.uid()));
-        let cgroup = read_text(proc.join("cgroup")).ok().and_then(|text| cgroup_path(&text).map(printable));
+        let cgroups = read_text(proc.join("cgroup")).unwrap_or_default();
+        let (container, session_user) = match cgroup::holder(&cgroups, &Cgroupfs::default()) {
+            Some(CgroupHolder::Container(container)) => (Some(container), None),
+            Some(CgroupHolder::User(of)) if of != uid => {
+                (None, Some(SessionUser { uid: of, user: users.name(of) }))
+            }
+            Some(CgroupHolder::User(_)) | None => (None, None),
+        };
         let command = String::from_utf8_lossy(command);
         let command = command.trim_end_matches('\0').replace('\0', " ");
         Self {
@@ -86,8 +97,9 @@ impl Description {
             uid,
             user: users.name(uid),
             age_seconds: process.started().and_then(age_seconds),
-            container: cgroup.as_deref().and_then(Container::of_cgroup),
-            cgroup,
+            cgroup: cgroup_path(&cgroups).map(printable),
+            container,
+            session_user,
             own_mounts: is_other_namespace(&proc, "mnt"),
             own_pids: process.own_pid() != process.pid() || is_other_namespace(&proc, "pid"),
         }

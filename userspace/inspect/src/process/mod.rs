@@ -1,6 +1,7 @@
 //! Targets: processes, and the NCCL libraries that they have mapped.
 
 pub mod census;
+mod cgroup;
 pub mod description;
 pub mod discover;
 pub mod filter;

@@ -1,10 +1,11 @@
 //! Tenant of a process, where something is shared out: its pod, its container, or its user.
 //!
-//! Control groups below these are of the tenant's own making, and one that makes many of them gets no more.
+//! Which of them is told by names that root gave (`cgroup`). Control groups below are of the tenant's own
+//! making: one that makes many of them, or gives them another's name, gets no more and is nobody else.
 
 use std::{collections::BTreeMap, fmt};
 
-use flow::identity::Container;
+use flow::identity::{Container, SessionUser};
 
 use super::description::Description;
 
@@ -20,14 +21,17 @@ pub enum Tenant {
 
 impl Tenant {
     pub fn of(description: &Description) -> Self {
-        Self::new(description.container.as_ref(), description.uid, &description.user)
+        let Description { container, session_user, uid, user, .. } = description;
+        Self::new(container.as_ref(), session_user.as_ref(), (*uid, user))
     }
 
-    pub fn new(container: Option<&Container>, uid: u32, user: &str) -> Self {
-        match container {
-            Some(Container { pod: Some(pod), .. }) => Self::Pod(pod.clone()),
-            Some(container) => Self::Container(container.clone()),
-            None => Self::User(uid, user.to_owned()),
+    /// `user`: number and name of the process's own user.
+    pub fn new(container: Option<&Container>, session: Option<&SessionUser>, user: (u32, &str)) -> Self {
+        match (container, session) {
+            (Some(Container { pod: Some(pod), .. }), _) => Self::Pod(pod.clone()),
+            (Some(container), _) => Self::Container(container.clone()),
+            (None, Some(SessionUser { uid, user })) => Self::User(*uid, user.clone()),
+            (None, None) => Self::User(user.0, user.1.to_owned()),
         }
     }
 }
@@ -105,14 +109,16 @@ mod tests {
             id: "0123456789abcdef".into(),
             pod: pod.map(Into::into),
         };
-        let of = |container| {
-            let description =
-                Description { uid: 1000, user: "ann".into(), container, ..Description::default() };
-            Tenant::of(&description).to_string()
-        };
+        let described =
+            |container| Description { uid: 1000, user: "ann".into(), container, ..Description::default() };
+        let of = |container| Tenant::of(&described(container)).to_string();
         assert_eq!(of(Some(container(Some("1-2")))), "pod 1-2");
         assert_eq!(of(Some(container(None))), "container containerd:0123456789ab");
         assert_eq!(of(None), "user ann (1000)");
+        // Root of a container of bob's own.
+        let session_user = Some(SessionUser { uid: 1001, user: "bob".into() });
+        let in_session = Description { session_user, ..described(None) };
+        assert_eq!(Tenant::of(&in_session).to_string(), "user bob (1001)");
     }
 
     #[test]

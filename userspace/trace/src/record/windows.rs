@@ -388,7 +388,7 @@ fn tenant_of(pids: &BTreeSet<u32>, recording: &Recording<'_>) -> String {
 }
 
 fn tenant(whose: &Whose) -> Tenant {
-    Tenant::new(whose.container.as_ref(), whose.uid, &whose.user)
+    Tenant::new(whose.container.as_ref(), whose.session_user.as_ref(), (whose.uid, &whose.user))
 }
 
 /// Returns the container of these processes, where one is known.
