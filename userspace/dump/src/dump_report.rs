@@ -40,6 +40,9 @@ pub struct DumpReport {
     /// Sentences on torch's own notes, one for each process group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub torch_notes: Vec<String>,
+    /// Processes of the hosts that may not be looked at, with `--all`: what NCCL does in them is not seen.
+    #[serde(default, skip_serializing_if = "flow::is_default")]
+    pub processes_denied: usize,
     /// Children of ncclflow that read files or memory and were lost: what they read did not answer.
     #[serde(default, skip_serializing_if = "flow::is_default")]
     pub lost_readers: Lost,

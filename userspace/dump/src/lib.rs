@@ -133,7 +133,7 @@ pub fn dump(
     options: &DumpOptions,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> Result<DumpReport> {
-    let (processes, refused) = chosen(choice)?;
+    let Chosen { processes, refused, denied } = chosen(choice)?;
     // Loading NVML takes a moment; the search goes on meanwhile.
     let mut gpus = GpuWatch::start();
     let mut targets = process::find(processes.into_iter().map(|process| (process, None)), options, progress);
@@ -194,6 +194,7 @@ pub fn dump(
         unix_time: now_ns(ClockId::Realtime) / 1_000_000_000,
         gpus,
         gpu_remarks,
+        processes_denied: denied,
         ..DumpReport::judged(ranks, processes)
     })
 }
@@ -286,10 +287,21 @@ pub fn survey(
     (targets.into_iter().map(|target| target.report).collect(), ranks)
 }
 
-/// Chosen processes that cannot be opened, and why.
-pub type Refused = Vec<(u32, ProcessError)>;
+/// Processes that were chosen.
+#[derive(Debug, Default)]
+pub struct Chosen {
+    pub processes: Vec<Process>,
+    /// Those that cannot be opened, and why.
+    pub refused: Vec<(u32, ProcessError)>,
+    /// Number of processes of the node that may not be looked at, so that they could not be chosen.
+    pub denied: usize,
+}
 
-pub fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
+/// Opens the processes of a choice.
+///
+/// # Errors
+/// There is none.
+pub fn chosen(choice: &Choice) -> Result<Chosen> {
     let Choice::Pids(pids) = choice else {
         let found = nccl_processes().context("listing the processes")?;
         if found.processes.is_empty() {
@@ -299,7 +311,7 @@ pub fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
             };
             bail!("no process of this node has an NCCL library mapped{denied}");
         }
-        return Ok((found.processes, Vec::new()));
+        return Ok(Chosen { processes: found.processes, refused: Vec::new(), denied: found.denied });
     };
     let (mut processes, mut refused, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
     for &pid in pids.iter().filter(|pid| seen.insert(**pid)) {
@@ -313,7 +325,7 @@ pub fn chosen(choice: &Choice) -> Result<(Vec<Process>, Refused)> {
     {
         return Err(error.into());
     }
-    Ok((processes, refused))
+    Ok(Chosen { processes, refused, denied: 0 })
 }
 
 /// Merges the dumps of several hosts into one, judged again over all their ranks.
@@ -331,6 +343,7 @@ pub fn merge(reports: Vec<DumpReport>) -> DumpReport {
         all.gpus.extend(report.gpus);
         all.gpu_remarks.extend(report.gpu_remarks);
         all.torch_notes.extend(report.torch_notes);
+        all.processes_denied = all.processes_denied.saturating_add(report.processes_denied);
         all.lost_readers += &report.lost_readers;
         all.hosts_not_read.extend(report.hosts_not_read);
         ranks.extend(report.communicators.into_iter().flat_map(|communicator| communicator.ranks));

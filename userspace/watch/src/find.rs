@@ -22,8 +22,8 @@ use inspect::{
     gpu,
     memory::ScanLimits,
     privileges,
-    process::{Census, MappedLibrary, Process, read_text, stat_field, try_started},
-    resolver,
+    process::{Census, MappedLibrary, Process, Visibility, read_text, stat_field, try_started},
+    resolver::{self, Unseen},
 };
 use nccl_library::symbols::DebugFiles;
 
@@ -42,8 +42,9 @@ const MAX_PROCESSES: usize = 4096;
 pub(crate) enum Found {
     /// Processes with their communicators, in the place of what was known of them.
     Processes(Vec<WatchedProcess>),
-    /// A round is done: how many processes with NCCL are known, and how many more than are watched.
-    Round { left_out: usize },
+    /// A round is done: how many processes with NCCL are not watched, as there are too many, and how much of
+    /// the node may be looked at.
+    Round { left_out: usize, sight: Visibility },
     /// The node's processes cannot be listed.
     Blind(String),
 }
@@ -165,7 +166,7 @@ impl Rounds {
             .filter_map(|(pid, known)| known.is_due(*pid, now).then_some(*pid))
             .collect();
         self.look_again(due, news)?;
-        send(news, Found::Round { left_out: self.left_out.len() })
+        send(news, Found::Round { left_out: self.left_out.len(), sight: self.census.visibility() })
     }
 
     /// Returns a process that has NCCL and is not known yet.
@@ -173,8 +174,10 @@ impl Rounds {
         if self.known.contains_key(&pid) {
             return None;
         }
+        let seen = resolver::look(pid);
         // Those that may not be looked at cannot be told from those without NCCL.
-        let sighting = resolver::look(pid).ok().flatten()?;
+        self.census.note(pid, !matches!(seen, Err(Unseen::Denied)));
+        let sighting = seen.ok().flatten()?;
         let libraries: Vec<MappedLibrary> =
             sighting.libraries.into_iter().map(|(library, _)| library).collect();
         (!libraries.is_empty()).then_some((sighting.process, Some(libraries)))

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use dump::{Choice, DumpReport};
-use inspect::{clock::now_ns, gpu::GpuSamples, host::host_name, privileges};
+use inspect::{clock::now_ns, gpu::GpuSamples, host::host_name, privileges, process::Visibility};
 use nccl_library::symbols::DebugFiles;
 use rustix::time::ClockId;
 
@@ -69,6 +69,8 @@ pub struct OwnState {
     pub unread: usize,
     /// Processes with NCCL that are not watched, as there are too many.
     pub left_out: usize,
+    /// How much of the node may be looked at; with `--all`.
+    pub sight: Visibility,
     pub dumps_lost: u64,
     pub exec_failed: u64,
     pub exec_left_out: u64,
@@ -152,11 +154,13 @@ impl Running<'_> {
         // The first reading is of all processes that are there now.
         loop {
             match self.find.found.recv_timeout(PATIENCE) {
-                Ok(Found::Round { left_out }) => {
-                    self.own.left_out = left_out;
-                    break;
+                Ok(found) => {
+                    let is_round = matches!(found, Found::Round { .. });
+                    self.take_found(found);
+                    if is_round {
+                        break;
+                    }
                 }
-                Ok(found) => self.take_found(found),
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
                     bail!("the thread `ncclflow-find` has ended")
@@ -246,7 +250,13 @@ impl Running<'_> {
     fn take_found(&mut self, found: Found) {
         match found {
             Found::Processes(found) => self.processes.put(found),
-            Found::Round { left_out } => self.own.left_out = left_out,
+            Found::Round { left_out, sight } => {
+                (self.own.left_out, self.own.sight) = (left_out, sight);
+                // Once: the numbers go on changing, and are in the metrics.
+                if let Some(problem) = sight.problem().filter(|_| !self.said.contains_key("sight")) {
+                    self.notice("sight", problem);
+                }
+            }
             Found::Blind(why) => self.notice("processes", format!("new processes cannot be found: {why}")),
         }
     }

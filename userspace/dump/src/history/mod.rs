@@ -15,7 +15,7 @@ use anyhow::{Result, bail};
 use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
-use crate::{Choice, HostNotRead, OfHost, RankReport, chosen, comm_ranks, of_host::only, survey};
+use crate::{Choice, Chosen, HostNotRead, OfHost, RankReport, chosen, comm_ranks, of_host::only, survey};
 use flow::text::joined;
 use inspect::{clock::now_ns, host::host_name, memory::ScanLimits, process::Process, python::Runtimes};
 use nccl_library::symbols::DebugFiles;
@@ -93,7 +93,7 @@ pub struct HistoryOptions {
 /// # Errors
 /// None of the processes is there, or `comm` names no process group.
 pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
-    let (processes, refused) = chosen(&options.choice)?;
+    let Chosen { processes, refused, .. } = chosen(&options.choice)?;
     let (mut builds, runtimes) = (Builds::default(), Runtimes::default());
     let mut found: Vec<ProcessHistory> =
         processes.iter().map(|process| torch_history::read(process, &mut builds, &runtimes)).collect();

@@ -7,7 +7,7 @@ mod entries;
 mod launches;
 mod table;
 
-use std::{collections::HashMap, path::Path, time::Instant};
+use std::{collections::HashMap, time::Instant};
 
 use anyhow::{Context as _, Result};
 use rustix::time::ClockId;
@@ -23,7 +23,9 @@ use inspect::{
     host::host_name,
     layout_cache::{CacheKey, LayoutCache},
     memory::ScanLimits,
-    process::{Description, Evidence, Filter, LibraryId, MappedLibrary, Process, Sighting, Users, pids},
+    process::{
+        Description, Evidence, Filter, LibraryId, MappedLibrary, Process, Sighting, Users, is_hidden, pids,
+    },
     resolver::{self, ProcFile, ResolverError, Unseen, What},
 };
 use nccl_library::symbols::{DebugFiles, Resolution};
@@ -79,8 +81,7 @@ impl Lister {
             schema: PS_SCHEMA,
             host: host_name(),
             unix_time: now_ns(ClockId::Realtime) / 1_000_000_000,
-            // Every PID namespace has a first process.
-            hidden: !Path::new("/proc/1").exists(),
+            hidden: is_hidden(),
             ..PsReport::default()
         };
         let (mut to_scan, mut in_use) = (Vec::new(), Vec::new());

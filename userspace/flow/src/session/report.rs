@@ -87,6 +87,11 @@ pub struct SessionReport {
     pub first_undecodable: Option<String>,
     /// Libraries that look like NCCL and could not be traced, and why.
     pub passed_over: Vec<String>,
+    /// Processes that ncclflow may not look at, with `--all`, as of now: what NCCL does in them is not seen.
+    pub processes_denied: u64,
+    /// `/proc` hides the processes of other users (`hidepid`), which `processes_denied` does not count.
+    #[serde(skip_serializing_if = "crate::is_default")]
+    pub processes_hidden: bool,
     /// Libraries whose files were changed while probes were on them.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "lenient::list")]
     pub changed_libraries: Vec<ChangedLibrary>,

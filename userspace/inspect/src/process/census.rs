@@ -7,10 +7,11 @@
 use std::{
     collections::HashMap,
     io,
+    path::Path,
     time::{Duration, Instant},
 };
 
-use super::discover::pids;
+use super::discover::{denied_remedy, pids};
 use crate::proc_text::read_text;
 
 /// Age up to which a process is young. Any change of a young process's size counts.
@@ -31,6 +32,45 @@ struct Entry {
     looked: Instant,
     /// Size in pages; 0 for threads of the kernel, and for processes that are about to exit.
     size: u64,
+    /// Result of the last look: `false` if the kernel refused it.
+    may_be_seen: Option<bool>,
+}
+
+/// How much of the node may be looked at. What NCCL does in the rest is not seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Visibility {
+    /// Processes that were looked at, threads of the kernel apart.
+    pub seen: usize,
+    /// Processes that the kernel refuses to show.
+    pub denied: usize,
+    /// `/proc` hides the processes of other users (`hidepid`), so [`Self::denied`] does not count them.
+    pub is_hidden: bool,
+}
+
+impl Visibility {
+    /// Tells whether most of the node is not seen: a right is missing, and not only at some process.
+    pub fn is_blind(&self) -> bool {
+        self.is_hidden || self.denied > self.seen
+    }
+
+    /// Says what is not seen and what to do about it, in one line.
+    pub fn problem(&self) -> Option<String> {
+        if self.is_hidden {
+            return Some(
+                "the processes of other users are hidden (/proc is mounted with hidepid): NCCL in them is not seen; \
+                 run as root, with CAP_SYS_PTRACE"
+                    .to_owned(),
+            );
+        }
+        let all = self.seen + self.denied;
+        (self.denied > 0).then(|| {
+            let denied = self.denied;
+            format!(
+                "{denied} of {all} processes may not be looked at: NCCL in them is not seen; {}",
+                denied_remedy()
+            )
+        })
+    }
 }
 
 /// Size and last look of each process of the node.
@@ -38,6 +78,7 @@ struct Entry {
 pub struct Census {
     entries: HashMap<u32, Entry>,
     round: u32,
+    is_hidden: bool,
 }
 
 impl Census {
@@ -48,6 +89,7 @@ impl Census {
     pub fn round(&mut self) -> io::Result<Vec<u32>> {
         let (pids, now) = (pids()?, Instant::now());
         self.round = self.round.wrapping_add(1);
+        self.is_hidden = is_hidden();
         self.entries.retain(|pid, _| pids.binary_search(pid).is_ok());
         let mut due = Vec::new();
         for pid in pids.into_iter().filter(|pid| *pid != std::process::id()) {
@@ -60,15 +102,36 @@ impl Census {
                     continue;
                 }
             }
-            // The process is gone, or not visible to us.
-            let Some(size) = size(pid) else { continue };
-            let entry = self.entries.entry(pid).or_insert(Entry { first_seen: now, looked: now, size: 0 });
+            let new = Entry { first_seen: now, looked: now, size: 0, may_be_seen: None };
+            let size = match size(pid) {
+                Ok(Some(size)) => size,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    self.entries.entry(pid).or_insert(new).may_be_seen = Some(false);
+                    continue;
+                }
+                // The process is gone.
+                Ok(None) | Err(_) => continue,
+            };
+            let entry = self.entries.entry(pid).or_insert(new);
             if is_due(entry, size, now) {
                 *entry = Entry { looked: now, size, ..*entry };
                 due.push(pid);
             }
         }
         Ok(due)
+    }
+
+    /// Notes whether a process could be looked at, if it is still known.
+    pub fn note(&mut self, pid: u32, may_be_seen: bool) {
+        if let Some(entry) = self.entries.get_mut(&pid) {
+            entry.may_be_seen = Some(may_be_seen);
+        }
+    }
+
+    /// Returns how much of the node could be looked at.
+    pub fn visibility(&self) -> Visibility {
+        let count = |seen| self.entries.values().filter(|entry| entry.may_be_seen == Some(seen)).count();
+        Visibility { seen: count(true), denied: count(false), is_hidden: self.is_hidden }
     }
 
     /// Forgets a process: its number means another one now, or it must be looked at again.
@@ -85,8 +148,15 @@ fn is_due(entry: &Entry, size: u64, now: Instant) -> bool {
             || now.duration_since(entry.looked) >= LONG)
 }
 
-fn size(pid: u32) -> Option<u64> {
-    read_text(format!("/proc/{pid}/statm")).ok()?.split_ascii_whitespace().next()?.parse().ok()
+fn size(pid: u32) -> io::Result<Option<u64>> {
+    let text = read_text(format!("/proc/{pid}/statm"))?;
+    Ok(text.split_ascii_whitespace().next().and_then(|size| size.parse().ok()))
+}
+
+/// Tells whether `/proc` hides the processes of other users (`hidepid`).
+pub fn is_hidden() -> bool {
+    // Every PID namespace has a first process.
+    !Path::new("/proc/1").exists()
 }
 
 #[cfg(test)]
@@ -116,10 +186,37 @@ mod tests {
     }
 
     #[test]
+    fn what_may_not_be_looked_at_is_counted_while_it_is_there() {
+        let mut census = Census::default();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let due = census.round().unwrap();
+        assert_eq!(census.visibility(), Visibility::default(), "nothing was looked at yet");
+        due.iter().for_each(|pid| census.note(*pid, *pid != child.id()));
+        let Visibility { seen, denied, .. } = census.visibility();
+        assert_eq!((seen, denied), (due.len() - 1, 1));
+        census.note(u32::MAX, false);
+        assert_eq!(census.visibility().denied, 1, "of a process that is not known nothing is kept");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        census.round().unwrap();
+        assert_eq!(census.visibility().denied, 0);
+    }
+
+    #[test]
+    fn some_that_are_denied_are_said_and_most_are_blindness() {
+        let of = |seen, denied, is_hidden| Visibility { seen, denied, is_hidden };
+        assert_eq!((of(40, 0, false).problem(), of(40, 0, false).is_blind()), (None, false));
+        assert!(of(40, 2, false).problem().unwrap().starts_with("2 of 42 processes may not be looked at"));
+        assert!(!of(40, 2, false).is_blind() && of(2, 40, false).is_blind() && of(0, 1, false).is_blind());
+        assert!(of(3, 0, true).is_blind() && of(3, 0, true).problem().unwrap().contains("hidepid"));
+    }
+
+    #[test]
     fn old_processes_are_due_when_they_grow_much_or_after_long() {
         let now = Instant::now();
         let ago = |seconds| now.checked_sub(Duration::from_secs(seconds)).unwrap_or(now);
-        let entry = |looked| Entry { first_seen: ago(100), looked: ago(looked), size: 1000 };
+        let entry =
+            |looked| Entry { first_seen: ago(100), looked: ago(looked), size: 1000, may_be_seen: None };
         assert!(!is_due(&entry(1), 1000, now) && !is_due(&entry(60), 1000, now));
         assert!(!is_due(&entry(1), 1100, now));
         assert!(is_due(&entry(1), 1256, now) && is_due(&entry(1), 700, now));

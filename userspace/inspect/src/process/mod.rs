@@ -20,7 +20,7 @@ pub mod running;
 mod tenant;
 
 pub use crate::proc_text::{MAX_TEXT, has_ended, read_text, run_times, stat_field, status_field};
-pub use census::Census;
+pub use census::{Census, Visibility, is_hidden};
 pub use description::{Description, Users, age_seconds};
 pub use discover::{Denied, Discovered, Sighting, Unfinished, denied_remedy, pids};
 pub use filter::Filter;

@@ -49,6 +49,7 @@ pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<()> {
         move |stop| {
             record(&options, stop, &mut |notice| match notice {
                 Notice::NoStacks { pid, why } => tell!("process {pid}: no call stacks: {why}"),
+                Notice::NotSeen(what) => tell!("ncclflow: {what}"),
                 Notice::PassedOver(why) => tell!("not traced: {why}"),
                 Notice::TargetExited { pid } => tell!("process {pid} exited"),
                 Notice::Recording { probes } => tell!("watching with {probes} probes; Ctrl-C ends it"),

@@ -45,7 +45,8 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<Exit> {
     }
     let options = args.options(started, output.clone(), live.clone(), gpus.clone());
     let serve = |(address, live)| {
-        let exposition = Exposition::new(live, gpus.unwrap_or_default(), realtime_offset_ns);
+        let exposition =
+            Exposition::new(live, gpus.unwrap_or_default(), realtime_offset_ns).with_health(&options.health);
         serve(address, exposition, &options.health, args.quiet)
     };
     let metrics = args.metrics.zip(live).map(serve).transpose()?;
@@ -74,11 +75,16 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<Exit> {
     }
     Ok(if matches!(outcome.report.state, SessionState::WriteFailed | SessionState::Failed) {
         Exit::Failed
-    } else if args.strict && !outcome.report.loss.is_zero() {
+    } else if args.strict && (!outcome.report.loss.is_zero() || is_in_the_dark(&outcome.report)) {
         Exit::Findings
     } else {
         Exit::Done
     })
+}
+
+/// Tells whether processes of the node were not seen, so that what is missing cannot be counted.
+fn is_in_the_dark(report: &SessionReport) -> bool {
+    report.processes_denied > 0 || report.processes_hidden
 }
 
 /// Serves metrics. The server starts before anything is attached: if the address is taken, the recording does
@@ -118,6 +124,7 @@ impl Console {
                      lost (--max-size)"
                 );
             }
+            Notice::NotSeen(what) => tell!("ncclflow: {what}"),
             _ if self.quiet => {}
             Notice::NoStacks { pid, why } => tell!("process {pid}: no call stacks: {why}"),
             Notice::NotCached(why) => tell!("struct layouts could not be kept for the next run: {why}"),

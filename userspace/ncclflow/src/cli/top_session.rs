@@ -76,6 +76,7 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
             }
         }
         Notice::Joined { process, library } => say(watched(process, [library])),
+        Notice::NotSeen(what) => line((*what).to_owned()),
         Notice::PassedOver(why) => line(format!("not traced: {why}")),
         Notice::LibraryChanged(what) => line(what.to_owned()),
         Notice::Recording { .. } => say(Box::new(|session| session.armed = true)),

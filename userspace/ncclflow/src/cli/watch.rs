@@ -238,6 +238,9 @@ impl Observer for Shown<'_> {
             self.health.begin_recording();
             tell!("watching {} processes; Ctrl-C ends it", own.processes);
         }
+        let sight = own.sight;
+        let blind = sight.problem().filter(|_| sight.is_blind() && own.processes == 0);
+        self.health.set_sight(sight.denied, blind);
         if let Some(metrics) = &self.metrics {
             metrics.put(Watched::of(book, own, now));
         }

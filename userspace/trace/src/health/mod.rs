@@ -13,7 +13,7 @@ mod systemd;
 use std::{
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -56,12 +56,16 @@ struct Shared {
     waker: OnceLock<Waker>,
     watchdog: Watchdog,
     subject: Subject,
+    /// Processes that may not be looked at.
+    denied: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct State {
     stage: Stage,
     failures: Vec<String>,
+    /// Why nothing can be seen.
+    blind: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +87,7 @@ impl Default for Shared {
             waker: OnceLock::new(),
             watchdog: Watchdog::of_environment(),
             subject: Subject::default(),
+            denied: AtomicUsize::new(0),
         }
     }
 }
@@ -166,6 +171,18 @@ impl Health {
         self.0.watchdog.feed(now_ms);
     }
 
+    /// Notes how many processes may not be looked at and, where most may not, so that nothing can be seen,
+    /// why.
+    pub fn set_sight(&self, denied: usize, blind: Option<String>) {
+        self.0.denied.store(denied, Ordering::Relaxed);
+        self.with(|state| state.blind = blind);
+    }
+
+    /// Returns the number of processes that may not be looked at.
+    pub fn denied(&self) -> usize {
+        self.0.denied.load(Ordering::Relaxed)
+    }
+
     /// Tells whether the session is alive, and if not, why.
     pub fn is_alive(&self) -> Result<(), String> {
         self.is_alive_at(self.now_ms())
@@ -195,7 +212,9 @@ impl Health {
     pub fn is_ready(&self) -> Result<(), String> {
         self.is_alive()?;
         let why = match (self.with(|state| state.stage), self.0.subject) {
-            (Stage::Recording, _) => return Ok(()),
+            (Stage::Recording, _) => {
+                return self.with(|state| state.blind.clone()).map_or(Ok(()), Err);
+            }
             (Stage::Beginning, Subject::Recording) => "probes are being attached",
             (Stage::Beginning, Subject::Watching) => "processes are being looked for",
             (Stage::Ending, Subject::Recording) => "the recording is over",

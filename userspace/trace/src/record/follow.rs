@@ -44,6 +44,7 @@ use super::{
 
 mod shares;
 
+mod sight;
 /// Rounds between two searches for libraries that are no longer used.
 const RETIRE_ROUNDS: u32 = 10;
 /// Most entries of `passed_over`; further ones are only counted.
@@ -96,6 +97,7 @@ pub(super) struct Follower<'a> {
     passed_over: usize,
     unseen: Unseeable,
     /// Tenants have come or gone.
+    sight: sight::Sight,
     is_to_be_shared: bool,
 }
 
@@ -123,6 +125,7 @@ impl<'a> Follower<'a> {
             passed_over: 0,
             unseen: Unseeable::default(),
             is_to_be_shared: false,
+            sight: sight::Sight::default(),
         })
     }
 
@@ -152,6 +155,7 @@ impl<'a> Follower<'a> {
             }
         }
         self.share_out(recording);
+        self.say_what_is_not_seen(recording);
         self.asks_for_ends = true;
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(RETIRE_ROUNDS) {
@@ -242,8 +246,9 @@ impl<'a> Follower<'a> {
             return;
         }
         let now = Instant::now();
-        // A process that may not be looked at cannot be told from one without NCCL.
-        match resolver::look(pid) {
+        let seen = resolver::look(pid);
+        self.census.note(pid, !matches!(seen, Err(Unseen::Denied)));
+        match seen {
             Ok(Some(sighting)) => {
                 self.unseen.details = false;
                 let budget = sighting.unfinished.map(|unfinished| match unfinished {

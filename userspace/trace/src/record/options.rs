@@ -291,6 +291,8 @@ pub enum Notice<'a> {
     },
     /// Why a process that has NCCL is not traced, with [`Targets::All`].
     PassedOver(&'a str),
+    /// Processes that may not be looked at, with `--all`, and what to do.
+    NotSeen(&'a str),
     /// The probes of a library are gone, because its file was changed: why, and the processes concerned.
     LibraryChanged(&'a str),
     /// Why a container's flag file opens no windows.

@@ -20,6 +20,7 @@ use flow::statistics::{
 };
 use inspect::gpu::GpuSamples;
 use recording::sinks::LiveStatistics;
+use trace::health::Health;
 
 /// The metrics of a session, made anew at each scrape.
 #[derive(Clone, Debug)]
@@ -27,13 +28,20 @@ pub struct Exposition {
     live: LiveStatistics,
     gpus: GpuSamples,
     realtime_offset_ns: fn() -> u64,
+    health: Health,
 }
 
 impl Exposition {
     /// `realtime_offset_ns`: offset from the records' clock to wall time. Called at each scrape: wall time is
     /// set, and goes on while the host sleeps.
     pub fn new(live: LiveStatistics, gpus: GpuSamples, realtime_offset_ns: fn() -> u64) -> Self {
-        Self { live, gpus, realtime_offset_ns }
+        Self { live, gpus, realtime_offset_ns, health: Health::default() }
+    }
+
+    /// Adds what the session's health knows.
+    #[must_use]
+    pub fn with_health(self, health: &Health) -> Self {
+        Self { health: health.clone(), ..self }
     }
 
     /// Encodes them in the OpenMetrics text format.
@@ -54,6 +62,7 @@ impl Collector for Exposition {
         let mut families = Families { encoder };
         let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         families.single("build", "The program that serves these metrics.", &version)?;
+        denied(&mut families, self.health.denied())?;
         loss(&mut families, &statistics)?;
         let ranks = Ranks::new(&statistics);
         ops(&mut families, &ranks)?;
@@ -119,6 +128,12 @@ impl<'a> Ranks<'a> {
 
 /// Labels of what has no others than its rank's.
 const NONE: [(&str, &str); 0] = [];
+
+/// Processes that may not be looked at, for every kind of session.
+pub(super) fn denied(families: &mut Families<'_>, processes: usize) -> fmt::Result {
+    let help = "Processes that the kernel does not let ncclflow look at: NCCL in them is not seen.";
+    families.single("processes_denied", help, &gauge(processes as u64))
+}
 
 fn loss(families: &mut Families<'_>, statistics: &Statistics) -> fmt::Result {
     let of_processes = |value: fn(&ProcessStatistics) -> u64| {

@@ -15,6 +15,7 @@ use prometheus_client::{
 
 use super::{
     Expose, encoded,
+    exposition::denied,
     families::{Families, gauge},
     gpu_families,
 };
@@ -170,6 +171,7 @@ fn own(families: &mut Families<'_>, own: &OwnState) -> fmt::Result {
     families.single("watch_processes", "Processes that are watched.", &gauge(own.processes as u64))?;
     let help = "Processes that did not let themselves be read at the last reading.";
     families.single("watch_unread_processes", help, &gauge(own.unread as u64))?;
+    denied(families, own.sight.denied)?;
     let help = "Processes with NCCL that are not watched, because there are too many.";
     families.single("watch_left_out_processes", help, &gauge(own.left_out as u64))?;
     let help = "1 while the GPUs' driver does not answer.";
