@@ -1,6 +1,11 @@
 //! Readings of the GPUs once a second, for recordings, metrics and `top`.
 
-use crate::{clock::now_ns, host::host_name, privileges};
+use crate::{
+    clock::now_ns,
+    host::host_name,
+    privileges,
+    unresponsive::{Asked, Whom},
+};
 use recording::format::{Facts, LatestFacts};
 use std::{
     collections::BTreeMap,
@@ -45,8 +50,8 @@ struct Shared {
     latest: usize,
     /// Sums since the first reading, by the number of the GPU.
     totals: BTreeMap<u32, GpuTotals>,
-    /// Time of the question that the driver has not answered yet.
-    asked: Option<Instant>,
+    /// The question that the driver has not answered yet.
+    asked: Option<Asked>,
     /// Reason why there are no rows.
     missing: Option<String>,
 }
@@ -151,7 +156,8 @@ impl Facts<Arc<GpuRow>> for GpuSamples {
 
 impl Shared {
     fn hangs(&self) -> bool {
-        self.asked.is_some_and(|asked| asked.elapsed() > PATIENCE)
+        // Of a thread that has no processor the driver is not to blame.
+        self.asked.as_ref().is_some_and(|asked| asked.asleep() > PATIENCE)
     }
 
     fn push(&mut self, rows: Vec<GpuRow>) {
@@ -170,19 +176,23 @@ fn with<T>(shared: &Mutex<Shared>, work: impl FnOnce(&mut Shared) -> T) -> T {
 }
 
 fn sample(shared: &Mutex<Shared>, begun: &Receiver<()>, host: &str) {
-    with(shared, |shared| shared.asked = Some(Instant::now()));
+    let ask = || {
+        let asked = Asked::now(Whom::this_thread());
+        with(shared, |shared| shared.asked = Some(asked));
+    };
+    ask();
     let opened = Source::open(&library());
     with(shared, |shared| shared.asked = None);
     let mut source = match opened {
         Ok(source) => source,
         Err(why) => return with(shared, |shared| shared.missing = Some(why)),
     };
-    with(shared, |shared| shared.asked = Some(Instant::now()));
+    ask();
     source.watch_xids();
     let mut before = Vec::new();
     loop {
         let asked = Instant::now();
-        with(shared, |shared| shared.asked = Some(asked));
+        ask();
         let ts_ns = now_ns(ClockId::Monotonic);
         let gpus = source.read();
         let rows = gpus.iter().map(|gpu| row_of(gpu, &before, host, ts_ns)).collect();
@@ -233,7 +243,7 @@ mod tests {
     fn a_driver_that_hangs_has_no_latest_rows() {
         let samples = GpuSamples::of_rows([row(0, 1)]);
         let long_ago = Instant::now().checked_sub(PATIENCE + Duration::from_secs(1)).unwrap();
-        with(&samples.shared, |shared| shared.asked = Some(long_ago));
+        with(&samples.shared, |shared| shared.asked = Some(Asked::asleep_since(long_ago)));
         assert!(samples.latest().is_empty());
         assert!(samples.missing().unwrap().contains("does not answer"));
     }

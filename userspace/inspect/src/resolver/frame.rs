@@ -7,7 +7,7 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Result, bail};
@@ -19,7 +19,10 @@ use rustix::{
     },
 };
 
-use crate::process::{MappedFile, MappedLibrary};
+use crate::{
+    process::{MappedFile, MappedLibrary},
+    unresponsive::Deadline,
+};
 
 /// Most descriptors of one message.
 pub(super) const MAX_FDS: usize = 64;
@@ -102,7 +105,7 @@ impl Channel {
     }
 
     /// Receives the next message, of at most `limit` bytes. Without a deadline, waits as long as it takes.
-    pub(super) fn receive(&self, limit: usize, deadline: Option<Instant>) -> Result<Frame, NoFrame> {
+    pub(super) fn receive(&self, limit: usize, deadline: Option<&Deadline>) -> Result<Frame, NoFrame> {
         let mut header = [0; 12];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -136,7 +139,7 @@ impl Channel {
         if is_cut { Err(NoFrame::NoDescriptors) } else { Ok(Frame { json, bytes, fds }) }
     }
 
-    fn take(&self, length: usize, deadline: Option<Instant>) -> Result<Vec<u8>, NoFrame> {
+    fn take(&self, length: usize, deadline: Option<&Deadline>) -> Result<Vec<u8>, NoFrame> {
         /// Bytes by which the buffer grows. It grows as bytes come, not by the length that is announced.
         const STEP: usize = 1 << 20;
         let mut taken = Vec::new();
@@ -155,15 +158,16 @@ impl Channel {
         Ok(taken)
     }
 
-    fn wait(&self, deadline: Option<Instant>) -> Result<(), NoFrame> {
+    fn wait(&self, deadline: Option<&Deadline>) -> Result<(), NoFrame> {
         let Some(deadline) = deadline else { return Ok(()) };
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.left();
             let timeout = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
             match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)) {
-                Ok(0) => return Err(NoFrame::TimeUp),
+                Ok(0) if left == Duration::ZERO => return Err(NoFrame::TimeUp),
+                // Who is late may only have had no processor.
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Ok(_) => return Ok(()),
-                Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return Err(NoFrame::End),
             }
         }
@@ -184,8 +188,8 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(50);
 
-    fn soon() -> Instant {
-        Instant::now() + SOON
+    fn soon() -> Deadline {
+        Deadline::within(SOON)
     }
 
     #[test]
@@ -202,26 +206,26 @@ mod tests {
         let frame = ours.receive(4 << 20, None).unwrap();
         sender.join().unwrap();
         assert_eq!((&*frame.json, frame.bytes.len(), frame.fds.len()), (&b"{}"[..], 3 << 20, 2));
-        assert!(matches!(ours.receive(100, Some(soon())), Err(NoFrame::End)), "it was closed");
+        assert!(matches!(ours.receive(100, Some(&soon())), Err(NoFrame::End)), "it was closed");
     }
 
     #[test]
     fn who_is_silent_or_stops_in_the_middle_is_not_waited_for() {
         let (ours, mut theirs) = Channel::pair().unwrap();
-        assert!(matches!(ours.receive(100, Some(soon())), Err(NoFrame::TimeUp)));
+        assert!(matches!(ours.receive(100, Some(&soon())), Err(NoFrame::TimeUp)));
         // 5 bytes are announced, and one comes.
         theirs.write_all(&[5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]).unwrap();
-        assert!(matches!(ours.receive(100, Some(soon())), Err(NoFrame::TimeUp)));
+        assert!(matches!(ours.receive(100, Some(&soon())), Err(NoFrame::TimeUp)));
     }
 
     #[test]
     fn too_much_is_refused_before_it_is_taken() {
         let (ours, mut theirs) = Channel::pair().unwrap();
         theirs.write_all(&[255; 12]).unwrap();
-        assert!(matches!(ours.receive(1 << 20, Some(soon())), Err(NoFrame::Garbage(_))));
+        assert!(matches!(ours.receive(1 << 20, Some(&soon())), Err(NoFrame::Garbage(_))));
         theirs.write_all(&[1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0]).unwrap();
         assert!(
-            matches!(ours.receive(1 << 20, Some(soon())), Err(NoFrame::Garbage(_))),
+            matches!(ours.receive(1 << 20, Some(&soon())), Err(NoFrame::Garbage(_))),
             "no descriptor came"
         );
     }

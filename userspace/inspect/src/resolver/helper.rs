@@ -7,7 +7,7 @@ use std::{
     process::{Child, Command, Stdio},
     sync::{Mutex, OnceLock, PoisonError},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     privileges,
     process::identify::{Named, noted},
-    unresponsive::{Answerer, end_within, leave},
+    unresponsive::{Answerer, Asked, Deadline, Whom, end_within, leave},
 };
 
 /// Time in which a child that has closed its socket ends.
@@ -55,7 +55,8 @@ impl Helper {
         Ok(memfd_create("ncclflow", MemfdFlags::CLOEXEC)?.into())
     }
 
-    /// Sends a question and waits for the answer, of at most `limit` bytes, no longer than `wall`.
+    /// Sends a question and waits for the answer, of at most `limit` bytes, until the child has slept for
+    /// `wall` without giving one. A child that has no processor is waited for.
     pub(super) fn ask(
         &self,
         json: &[u8],
@@ -63,13 +64,14 @@ impl Helper {
         limit: usize,
         wall: Duration,
     ) -> Result<Frame, NoFrame> {
-        let deadline = Instant::now() + wall;
+        let asked = self.child.as_ref().map(|child| Asked::now(Whom::Child(child.id())));
+        let deadline = asked.map_or_else(|| Deadline::within(wall), |asked| Deadline::asleep(wall, asked));
         match self.channel.send(json, &[], fds) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(NoFrame::TimeUp),
             Err(_) => return Err(NoFrame::End),
         }
-        self.channel.receive(limit, Some(deadline))
+        self.channel.receive(limit, Some(&deadline))
     }
 
     /// Reads what the child has written.
@@ -88,8 +90,8 @@ impl Helper {
     }
 
     /// Gives up a child that sent no answer: it is killed and not waited for. Returns what became of it, and
-    /// whether it is left behind.
-    pub(super) fn give_up(mut self, why: NoFrame, wall: Duration) -> (ResolverError, bool) {
+    /// its number if it is left behind.
+    pub(super) fn give_up(mut self, why: NoFrame, wall: Duration) -> (ResolverError, Option<u32>) {
         let mut child = self.child.take();
         let error = match why {
             NoFrame::TimeUp => ResolverError::Lost(wall),
@@ -104,7 +106,11 @@ impl Helper {
                 )
             }
         };
-        (error, child.is_some_and(leave))
+        let left = child.and_then(|child| {
+            let pid = child.id();
+            leave(child).then_some(pid)
+        });
+        (error, left)
     }
 }
 
@@ -141,6 +147,8 @@ fn spawn(command: Command) -> io::Result<Child> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     impl Helper {

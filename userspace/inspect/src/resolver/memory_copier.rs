@@ -9,7 +9,7 @@ use std::{
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd},
     ptr,
     sync::{LazyLock, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Result, bail};
@@ -123,14 +123,14 @@ fn ask<T>(
             },
             Err(why) => why,
         };
-        let (error, is_left) = helper.give_up(why, WALL);
+        let (error, left) = helper.give_up(why, WALL);
         let mut pool = pool();
-        pool.lost.left_behind += u32::from(is_left);
+        pool.lost.left_behind += u32::from(left.is_some());
         // The first child may have been killed from outside.
         if attempt > 0 || !matches!(error, ResolverError::Died(_)) {
             count(&mut pool.lost, &error);
             if matches!(error, ResolverError::Lost(_)) {
-                pool.silent.add(pid);
+                pool.silent.add(pid, left, Instant::now());
             }
             return Err(error.into());
         }
@@ -142,7 +142,7 @@ fn ask<T>(
 
 /// Tells whether the process did not answer, now or before: what was not read of it may have been there.
 pub fn is_silent(pid: u32) -> bool {
-    pool().silent.has(pid)
+    pool().silent.has(pid, Instant::now())
 }
 
 /// Returns what was lost with copying memory until now.

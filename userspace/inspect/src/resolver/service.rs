@@ -8,7 +8,7 @@ use std::{
         LazyLock, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde::de::DeserializeOwned;
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     process::identify::{Named, SilentFiles},
-    unresponsive::{MAX_LEFT, left_behind},
+    unresponsive::{MAX_LEFT, Returns, left_behind},
 };
 
 /// Counts a child that gave no answer.
@@ -43,6 +43,7 @@ struct Service {
     /// The opener, where there are no children.
     in_process: Option<Opener>,
     silent_files: SilentFiles,
+    returns: Returns<Named>,
     /// Processes whose `/proc` does not answer.
     silent: SilentProcesses,
     lost: LostReaders,
@@ -131,8 +132,8 @@ impl Service {
             };
             let at = helper.note();
             let Some(helper) = self.helper.take() else { continue };
-            let (error, is_left) = helper.give_up(why, wall);
-            self.lost.left_behind += u32::from(is_left);
+            let (error, left) = helper.give_up(why, wall);
+            self.lost.left_behind += u32::from(left.is_some());
             let is_lost = matches!(error, ResolverError::Lost(_));
             // A child that was killed from outside has done nothing wrong; nor has one that was stopped,
             // where nothing says that it was at a file. A file system that does not answer will not do so the
@@ -143,23 +144,26 @@ impl Service {
                 count(&mut self.lost, &error);
             }
             if !is_tried_again {
-                self.give_up(at, about);
+                self.give_up(at, about, left, Instant::now());
                 return Err(error);
             }
         }
     }
 
-    /// Notes that the file, or the process, is not asked again.
-    fn give_up(&mut self, at: Option<Named>, about: Option<u32>) {
+    /// Notes that the file, or the process, is not asked for now. `left`: the child that still waits for it.
+    fn give_up(&mut self, at: Option<Named>, about: Option<u32>, left: Option<u32>, now: Instant) {
         if let Some((device, inode)) = at {
             self.silent_files.add(inode, device);
+            self.returns.left((device, inode), left, now);
         } else if let Some(pid) = about {
-            self.silent.add(pid);
+            self.silent.add(pid, left, now);
         }
     }
 
-    fn limits(&self) -> Limits {
-        Limits { allow_fuse: ALLOWS_FUSE.load(Ordering::Relaxed), silent: self.silent_files.clone() }
+    fn limits(&mut self, now: Instant) -> Limits {
+        let Self { silent_files, returns, .. } = self;
+        silent_files.keep_only(|(inode, device)| returns.are_awaited(&(*device, *inode), now));
+        Limits { allow_fuse: ALLOWS_FUSE.load(Ordering::Relaxed), silent: silent_files.clone() }
     }
 }
 
@@ -182,10 +186,12 @@ pub(super) fn from_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, ResolverE
 /// Asks about a process.
 pub(super) fn ask_about<T: DeserializeOwned>(pid: u32, wall: Duration, request: Request) -> Answer<T> {
     with_service(|service| {
-        if service.silent.has(pid) {
+        let now = Instant::now();
+        if service.silent.has(pid, now) {
             return Err(ResolverError::GivenUp);
         }
-        service.ask((service.limits(), request), Some(pid), &[], wall)
+        let limits = service.limits(now);
+        service.ask((limits, request), Some(pid), &[], wall)
     })
 }
 
@@ -211,18 +217,27 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_did_not_answer_is_not_asked_again_and_two_of_a_device_stand_for_all() {
-        let mut service = Service::default();
-        service.give_up(Some(((8, 1), 10)), Some(1));
-        service.give_up(Some(((8, 2), 10)), None);
-        let has = |service: &Service, device, inode| {
-            service.limits().silent.has(|known| *known == inode, &(8, device))
+    fn a_file_that_did_not_answer_is_not_asked_for_now_and_two_of_a_device_stand_for_all() {
+        let (mut service, now) = (Service::default(), Instant::now());
+        service.give_up(Some(((8, 1), 10)), Some(1), None, now);
+        service.give_up(Some(((8, 2), 10)), None, None, now);
+        let has = |service: &mut Service, device, inode, now| {
+            service.limits(now).silent.has(|known| *known == inode, &(8, device))
         };
-        assert!(has(&service, 1, 10) && !has(&service, 1, 12) && has(&service, 2, 10));
-        service.give_up(Some(((8, 1), 11)), None);
-        assert!(has(&service, 1, 12) && !has(&service, 2, 11));
-        assert!(!service.silent.has(1), "it was the file, and not the process");
-        service.give_up(None, Some(std::process::id()));
-        assert!(service.silent.has(std::process::id()));
+        assert!(
+            has(&mut service, 1, 10, now) && !has(&mut service, 1, 12, now) && has(&mut service, 2, 10, now)
+        );
+        service.give_up(Some(((8, 1), 11)), None, None, now);
+        assert!(has(&mut service, 1, 12, now) && !has(&mut service, 2, 11, now));
+        assert!(!service.silent.has(1, now), "it was the file, and not the process");
+        service.give_up(None, Some(std::process::id()), None, now);
+        assert!(service.silent.has(std::process::id(), now));
+        // Nobody waits for them any more: they are asked again, after ever longer pauses.
+        let after = now + Duration::from_mins(1);
+        assert!(!has(&mut service, 1, 12, after) && !has(&mut service, 1, 10, after));
+        assert!(!service.silent.has(std::process::id(), after));
+        service.give_up(Some(((8, 1), 10)), None, None, after);
+        assert!(has(&mut service, 1, 10, after + Duration::from_mins(1)));
+        assert!(!has(&mut service, 1, 10, after + Duration::from_mins(2)));
     }
 }

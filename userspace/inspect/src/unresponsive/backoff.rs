@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// First pause, which doubles each time, and longest pause.
+/// First pause where none is given, which doubles each time, and longest pause.
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(3600);
 
@@ -21,50 +21,60 @@ struct Pause {
 
 /// Processes or files that could not be looked at, and their pauses.
 #[derive(Debug)]
-pub struct Backoff<K>(HashMap<K, Pause>);
+pub struct Backoff<K> {
+    pauses: HashMap<K, Pause>,
+    first: Duration,
+}
 
 impl<K> Default for Backoff<K> {
     fn default() -> Self {
-        Self(HashMap::new())
+        Self::beginning_with(FIRST)
+    }
+}
+
+impl<K> Backoff<K> {
+    /// The first pause is this long.
+    pub fn beginning_with(first: Duration) -> Self {
+        Self { pauses: HashMap::new(), first }
     }
 }
 
 impl<K: Copy + Eq + Hash> Backoff<K> {
     /// Puts a key off for its next pause, after a failure or an incomplete look. Returns the pause's length.
     pub fn put_off(&mut self, key: K, now: Instant) -> Duration {
-        let length = self.0.get(&key).map_or(FIRST, |pause| (pause.length * 2).min(LONGEST));
+        let length = self.pauses.get(&key).map_or(self.first, |pause| (pause.length * 2).min(LONGEST));
         self.put_off_for(key, length, now)
     }
 
     /// Puts a key off for the first pause only: the failure is not its fault (want of descriptors, for
     /// instance).
     pub fn put_off_shortly(&mut self, key: K, now: Instant) {
-        self.put_off_for(key, FIRST, now);
+        self.put_off_for(key, self.first, now);
     }
 
     fn put_off_for(&mut self, key: K, length: Duration, now: Instant) -> Duration {
         let until = now + length;
-        if self.0.len() >= MAX && !self.0.contains_key(&key) {
-            let last = self.0.iter().max_by_key(|(_, pause)| pause.until).map(|(key, _)| *key);
-            last.map(|last| self.0.remove(&last));
+        if self.pauses.len() >= MAX && !self.pauses.contains_key(&key) {
+            let last = self.pauses.iter().max_by_key(|(_, pause)| pause.until).map(|(key, _)| *key);
+            last.map(|last| self.pauses.remove(&last));
         }
-        self.0.insert(key, Pause { length, until });
+        self.pauses.insert(key, Pause { length, until });
         length
     }
 
     /// Tells whether the key's pause is still running.
     pub fn is_put_off(&self, key: &K, now: Instant) -> bool {
-        self.0.get(key).is_some_and(|pause| now < pause.until)
+        self.pauses.get(key).is_some_and(|pause| now < pause.until)
     }
 
     /// Forgets a key that is well or gone.
     pub fn forget(&mut self, key: &K) {
-        self.0.remove(key);
+        self.pauses.remove(key);
     }
 
     /// Returns the keys whose pause is over, once. They stay remembered for their next pause.
     pub fn due(&mut self, now: Instant) -> Vec<K> {
-        let due = self.0.iter_mut().filter(|(_, pause)| pause.until <= now);
+        let due = self.pauses.iter_mut().filter(|(_, pause)| pause.until <= now);
         due.map(|(key, pause)| {
             // Until it is put off again, or forgotten.
             pause.until = now + LONGEST;
@@ -106,6 +116,6 @@ mod tests {
         for number in 0..8192 {
             backoff.put_off(number, now);
         }
-        assert_eq!(backoff.0.len(), MAX);
+        assert_eq!(backoff.pauses.len(), MAX);
     }
 }

@@ -39,6 +39,18 @@ pub fn leave(mut child: Child) -> bool {
     !has_ended
 }
 
+/// Tells whether this child was left behind and is still there.
+pub(crate) fn is_left(pid: u32) -> bool {
+    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    left.iter_mut().any(|child| child.id() == pid && !matches!(child.try_wait(), Ok(Some(_))))
+}
+
+/// Leaves a child behind that goes on.
+#[cfg(test)]
+pub(super) fn leave_running(child: Child) {
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(child);
+}
+
 /// Returns the number of children that were left behind and are still there.
 pub fn left_behind() -> usize {
     let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);

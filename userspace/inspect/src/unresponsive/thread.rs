@@ -1,8 +1,13 @@
 //! Threads that may never come back from what they were sent to do.
 
+use super::{Asked, Deadline, Whom};
 use std::{
     io,
-    sync::mpsc::{self, Receiver, Sender},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    },
     thread::{Builder, JoinHandle},
     time::Duration,
 };
@@ -14,6 +19,7 @@ pub struct Answerer<Q, A> {
     questions: Sender<Q>,
     answers: Receiver<A>,
     thread: JoinHandle<()>,
+    tid: Arc<AtomicU32>,
 }
 
 impl<Q: Send + 'static, A: Send + 'static> Answerer<Q, A> {
@@ -27,7 +33,11 @@ impl<Q: Send + 'static, A: Send + 'static> Answerer<Q, A> {
     ) -> io::Result<Self> {
         let (questions, asked) = mpsc::channel();
         let (answered, answers) = mpsc::channel();
+        let tid = Arc::<AtomicU32>::default();
+        let of_thread = Arc::clone(&tid);
         let thread = thread.spawn(move || {
+            of_thread
+                .store(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs(), Ordering::Relaxed);
             let mut answer = begin();
             for question in asked {
                 // Nobody listens any more.
@@ -36,7 +46,7 @@ impl<Q: Send + 'static, A: Send + 'static> Answerer<Q, A> {
                 }
             }
         })?;
-        Ok(Self { questions, answers, thread })
+        Ok(Self { questions, answers, thread, tid })
     }
 
     /// Asks without waiting. `false`: the thread has ended.
@@ -47,6 +57,25 @@ impl<Q: Send + 'static, A: Send + 'static> Answerer<Q, A> {
     /// Returns the next answer, if it comes in this time.
     pub fn answer(&self, limit: Duration) -> Option<A> {
         self.answers.recv_timeout(limit).ok()
+    }
+
+    /// Asks, and returns the answer unless the thread sleeps for so long without giving one. A thread that
+    /// has no processor is waited for.
+    pub fn ask_and_wait(&self, question: Q, limit: Duration) -> Option<A> {
+        let deadline = Deadline::asleep(limit, Asked::now(Whom::Thread(Arc::clone(&self.tid))));
+        if !self.ask(question) {
+            return None;
+        }
+        let mut left = limit;
+        while left > Duration::ZERO {
+            match self.answers.recv_timeout(left) {
+                Ok(answer) => return Some(answer),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => left = deadline.left(),
+            }
+        }
+        // It may have come while we had no processor ourselves.
+        self.answers.try_recv().ok()
     }
 
     /// Leaves the thread behind.
@@ -72,7 +101,7 @@ pub fn within<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use std::{thread, time::Instant};
+    use std::{hint, thread, time::Instant};
 
     use super::*;
 
@@ -87,6 +116,21 @@ mod tests {
         assert!(sleeper.ask(Duration::ZERO) && sleeper.answer(LONG).is_some());
         assert!(sleeper.ask(LONG) && sleeper.answer(Duration::from_millis(20)).is_none());
         assert!(!sleeper.leave().is_finished() && begun.elapsed() < LONG / 2);
+    }
+
+    #[test]
+    fn one_that_works_for_long_is_late_and_not_stuck() {
+        let work = |length: Duration| {
+            let begun = Instant::now();
+            while begun.elapsed() < length {
+                hint::spin_loop();
+            }
+        };
+        let limit = Duration::from_millis(50);
+        let worker = Answerer::start(Builder::new(), move || work).unwrap();
+        assert!(worker.ask_and_wait(limit * 6, limit).is_some());
+        let sleeper = Answerer::start(Builder::new(), || thread::sleep).unwrap();
+        assert!(sleeper.ask_and_wait(LONG, limit).is_none());
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! Paths inside a container belong to a tenant, while we are root. So a path is resolved within the
 //! container's root, and nothing is opened but to be looked at. A file system that does not answer (FUSE)
-//! costs a thread, and that container its flag, but nobody waits for it. A tenant with several such
-//! containers has none looked into, and one with very many containers does not keep others from theirs.
+//! costs a thread, and that container its flag until it has, but nobody waits for it. A tenant with several
+//! such containers has none looked into, and one with very many containers does not keep others from theirs.
 //!
 //! `openat2` resolves the path within the container's root (RESOLVE_IN_ROOT, no magic links), and `O_PATH`
 //! opens nothing. The session's word has a third value: open to the processes in the map `ADMITTED`. The
@@ -22,7 +22,7 @@ use std::{
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
@@ -40,7 +40,7 @@ use super::{
 /// Interval at which containers are looked into.
 const ASK: Duration = Duration::from_millis(250);
 
-/// Longest time that a container's file system may take to answer.
+/// Longest time that a container's file system may take to answer: that the thread sleeps which asks it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Most containers that are looked into. Tenants get equal parts, as far as they have so many.
@@ -199,7 +199,7 @@ impl Looker {
 
     /// Looks through one of the container's processes; through the others only if that one has ended.
     fn look(&mut self, namespace: MountNamespace, container: &Container) -> Option<FlagId> {
-        if self.silent.has(namespace, container.tenant.as_ref()) {
+        if self.silent.has(namespace, container.tenant.as_ref(), Instant::now()) {
             return None;
         }
         for pid in &container.pids {
@@ -211,15 +211,17 @@ impl Looker {
                 let begin = move || move |(pid, namespace)| look(pid, namespace, &path);
                 LookThread::start(thread, begin).ok()?
             };
-            match thread.ask((*pid, namespace)).then(|| thread.answer(PATIENCE)).flatten() {
+            match thread.ask_and_wait((*pid, namespace), PATIENCE) {
                 Some(Some(seen)) => {
                     self.thread = Some(thread);
+                    self.silent.answered(namespace);
                     return seen;
                 }
                 Some(None) => self.thread = Some(thread),
                 // The thread is lost; it ends when the file system answers.
                 None => {
-                    let said = self.silent.add(namespace, *pid, container.tenant.as_ref(), thread.leave());
+                    let tenant = container.tenant.as_ref();
+                    let said = self.silent.add((namespace, *pid), tenant, thread.leave(), Instant::now());
                     self.events.send(SessionEvent::FlagNotSeen(said));
                     return None;
                 }
