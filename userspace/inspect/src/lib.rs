@@ -6,6 +6,8 @@ pub mod failpoint;
 pub mod host;
 pub mod privileges;
 mod proc_text;
+mod trusted_file;
+pub use trusted_file::trusted;
 
 // Threads and children that look at what may not answer, and can be lost.
 pub mod unresponsive;

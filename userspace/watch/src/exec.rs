@@ -11,7 +11,7 @@ use std::{
     io::{self, Read as _, Seek as _, Write as _},
     os::{
         fd::AsFd as _,
-        unix::{fs::MetadataExt as _, process::CommandExt as _, process::ExitStatusExt as _},
+        unix::{fs::PermissionsExt as _, process::CommandExt as _, process::ExitStatusExt as _},
     },
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, Stdio},
@@ -59,22 +59,20 @@ impl Exec {
     /// Checks the program. `limit`: longest time that it may run.
     ///
     /// # Errors
-    /// The path is not absolute, or not that of a program, or others than root and we may write to it.
+    /// The path is not absolute, or not that of a program, or others than root and we may write to it or to a
+    /// folder above it.
     pub(crate) fn new(program: &Path, limit: Duration) -> Result<Self> {
         let shown = program.display();
         if !program.is_absolute() {
             bail!("--exec takes the absolute path of a program, without arguments: `{shown}` is none");
         }
         let metadata = fs::metadata(program).with_context(|| format!("--exec `{shown}`"))?;
-        if !metadata.is_file() || metadata.mode() & 0o111 == 0 {
+        if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
             bail!("--exec `{shown}`: it is no program, or may not be executed (chmod +x)");
         }
-        let ours = [0, rustix::process::geteuid().as_raw()];
-        if !ours.contains(&metadata.uid()) || metadata.mode() & 0o022 != 0 {
-            bail!("--exec `{shown}`: others may write to it; let root own it, and chmod go-w");
-        }
+        let program = inspect::trusted(program).with_context(|| format!("--exec `{shown}`"))?;
         let (running, waiting) = (Vec::new(), VecDeque::new());
-        Ok(Self { program: program.to_owned(), limit, running, waiting, left_out: 0, failed: 0 })
+        Ok(Self { program, limit, running, waiting, left_out: 0, failed: 0 })
     }
 
     /// Starts the program with an event, or has the event wait.
@@ -201,8 +199,6 @@ impl Running {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use test_support::wait_until;
 
     use super::*;
@@ -264,7 +260,11 @@ mod tests {
         exec.end(LONG);
         let refused = |path: &Path| format!("{:#}", Exec::new(path, LONG).unwrap_err());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o775)).unwrap();
-        assert!(refused(&path).contains("others may write"));
+        assert!(refused(&path).contains("written to by others"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(refused(&path).contains("written to by others"), "they could put another in its place");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(refused(&path).contains("may not be executed"));
         assert!(refused(Path::new("curl -d @- http://x")).contains("absolute path"));

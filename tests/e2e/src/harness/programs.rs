@@ -43,9 +43,17 @@ pub fn patterns() -> Option<PathBuf> {
     built("ncclflow-patterns")
 }
 
-/// The NVML double.
+/// The NVML double. Root loads no library of another user, and the programs may be another user's who built them: then it
+/// is a copy, which stays until the system's temporary files go.
 pub fn nvml_double() -> Option<PathBuf> {
-    built("libnvidia_ml.so")
+    let path = built("libnvidia_ml.so")?;
+    if inspect::trusted(&path).is_ok() {
+        return Some(path);
+    }
+    let folder = tempfile::Builder::new().prefix("ncclflow-nvml").tempdir().ok()?.keep();
+    let copy = folder.join("libnvidia_ml.so");
+    fs::copy(&path, &copy).ok()?;
+    Some(copy)
 }
 
 /// The profiler plugin.

@@ -4,7 +4,9 @@ use std::{
     collections::BTreeMap,
     ffi::{CStr, OsStr, c_char},
     fmt::Display,
-    mem, ptr,
+    mem,
+    path::Path,
+    ptr,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -12,6 +14,8 @@ use nvml_wrapper_sys::bindings::{
     NvmlLib, field_id, nvmlDevice_t, nvmlFieldValue_t, nvmlPciInfo_t, nvmlProcessInfo_t,
     nvmlProcessUtilizationSample_t, nvmlUtilization_t, nvmlValue_t,
 };
+
+use crate::trusted;
 
 use super::{
     gpm::GpmSamples,
@@ -75,8 +79,13 @@ impl Nvml {
     /// A sentence if there is no such library or it cannot be initialised.
     pub(super) fn open(library: &OsStr) -> Result<Self, String> {
         let failed = |why: &dyn Display| format!("NVML cannot be used: {why}");
+        // A bare name is looked for in the loader's own folders. A path is what somebody gave.
+        let is_path = library.as_encoded_bytes().contains(&b'/');
+        let trusted = is_path.then(|| trusted(Path::new(library))).transpose();
+        let trusted = trusted.map_err(|error| failed(&format_args!("`{}`: {error}", library.display())))?;
+        let library = trusted.as_ref().map_or(library, |path| path.as_os_str());
         // SAFETY: loading runs the library's initialisers. It is the driver's own library, found as any
-        // program finds it, or the one that the user who runs this named.
+        // program finds it, or the one that the user who runs this named, which nobody else can change.
         let lib = unsafe { NvmlLib::new(library) }.map_err(|error| failed(&error))?;
         let init = lib.nvmlInit_v2.as_ref().map_err(|_| failed(&"it has no `nvmlInit_v2`"))?;
         // SAFETY: takes no arguments.
