@@ -43,6 +43,32 @@ pub(crate) fn of_inputs(root: &Path) -> io::Result<String> {
     Ok(hex(&sha.finalize()))
 }
 
+/// Key of an object in the MANIFEST: `x86_64-sha256` of `ncclflow.x86_64.o`, `idle-sha256` of `idle.o`.
+pub(crate) fn key_of(object: &str) -> String {
+    let name = object.strip_suffix(".o").unwrap_or(object);
+    format!("{}-sha256", name.strip_prefix("ncclflow.").unwrap_or(name))
+}
+
+/// Checks that the MANIFEST of a folder of objects names each of them, with its SHA-256. Whatever is embedded runs in the
+/// kernel, as root. The error says which object is not so.
+pub(crate) fn check_objects(folder: &Path) -> Result<(), String> {
+    let read = |path: &Path| fs::read(path).map_err(|error| format!("reading `{}`: {error}", path.display()));
+    let manifest = String::from_utf8_lossy(&read(&folder.join("MANIFEST"))?).into_owned();
+    let entries = fs::read_dir(folder).map_err(|error| format!("listing `{}`: {error}", folder.display()))?;
+    for entry in entries {
+        let entry = entry.map_err(|error| format!("listing `{}`: {error}", folder.display()))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.path().extension().is_none_or(|extension| extension != "o") {
+            continue;
+        }
+        let sha256 = hex(&Sha256::digest(read(&entry.path())?));
+        if !manifest.lines().any(|line| line == format!("{} {sha256}", key_of(&name))) {
+            return Err(format!("`{}` is not the object of its MANIFEST", entry.path().display()));
+        }
+    }
+    Ok(())
+}
+
 /// Lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;

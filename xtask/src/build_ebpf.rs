@@ -40,14 +40,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let mut object = fs::read(built.join("ncclflow"))?;
         btf_names::make_valid(&mut object)?;
         let object = debug_sections::removed(&object)?;
-        manifest.insert(format!("{arch}-sha256"), ebpf_digest::hex(&Sha256::digest(&object)));
-        objects.push((root.join(format!("ebpf/obj/ncclflow.{arch}.o")), object));
+        let mut add = |name: String, object: Vec<u8>| {
+            manifest.insert(ebpf_digest::key_of(&name), ebpf_digest::hex(&Sha256::digest(&object)));
+            objects.push((root.join("ebpf/obj").join(name), object));
+        };
+        add(format!("ncclflow.{arch}.o"), object);
         // One object for all architectures.
         if arch == ARCHITECTURES[0] {
-            objects.push((
-                root.join("ebpf/obj/idle.o"),
-                debug_sections::removed(&fs::read(built.join("idle"))?)?,
-            ));
+            add("idle.o".to_owned(), debug_sections::removed(&fs::read(built.join("idle"))?)?);
         }
     }
     let lines: Vec<String> = manifest.iter().map(|(key, value)| format!("{key} {value}\n")).collect();
@@ -68,7 +68,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         println!("{} {}", if args.check { "same:" } else { "wrote:" }, path.display());
     }
-    Ok(())
+    // An object that nobody builds any more must not lie there either.
+    ebpf_digest::check_objects(&root.join("ebpf/obj")).map_err(anyhow::Error::msg)
 }
 
 fn build(root: &Path, arch: &str, sysroot: &Path) -> Result<PathBuf> {
@@ -142,4 +143,36 @@ fn toolchain() -> Result<PathBuf> {
     sysroot().with_context(|| {
         format!("Rust {TOOLCHAIN} with rust-src is needed: `rustup {}` failed", install.join(" "))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_object_that_is_embedded_is_in_the_manifest_with_its_content() {
+        let committed = repository::root().join("ebpf/obj");
+        ebpf_digest::check_objects(&committed).unwrap();
+        let folder = env::temp_dir().join(format!("ncclflow-objects-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let copy = || {
+            for entry in fs::read_dir(&committed).unwrap() {
+                let entry = entry.unwrap();
+                fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+            }
+        };
+        for name in ["idle.o", "ncclflow.x86_64.o", "ncclflow.aarch64.o"] {
+            copy();
+            ebpf_digest::check_objects(&folder).unwrap();
+            let path = folder.join(name);
+            let mut object = fs::read(&path).unwrap();
+            *object.last_mut().unwrap() ^= 1;
+            fs::write(&path, object).unwrap();
+            assert!(ebpf_digest::check_objects(&folder).unwrap_err().contains(name));
+        }
+        copy();
+        fs::write(folder.join("further.o"), "x").unwrap();
+        assert!(ebpf_digest::check_objects(&folder).unwrap_err().contains("further.o"));
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

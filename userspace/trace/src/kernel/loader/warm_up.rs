@@ -9,8 +9,8 @@ use aya::{
 };
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-/// An object with one program, `idle`, which does nothing.
-static IDLE: &[u8] = aya::include_bytes_aligned!("../../../../../ebpf/obj/idle.o");
+/// An object with one program, `idle`, which does nothing: `ebpf/obj/idle.o`, checked by `build.rs`.
+static IDLE: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/idle.o"));
 
 /// Makes and removes a uprobe, in a thread of its own, while the object is loaded. The first uprobe of a
 /// while waits for an RCU grace period (of `dup_mmap_sem`, kernel/events/uprobes.c); those that soon
