@@ -4,9 +4,9 @@ use flow::{
     session::{LinkKind, ProbePlace},
     wire::ProbeKind,
 };
-use std::{num::NonZeroU32, os::fd::BorrowedFd, path::Path, time::Instant};
+use std::{io, num::NonZeroU32, os::fd::BorrowedFd, path::Path, time::Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result};
 use ncclflow_common::{FetchPlan, MAX_PROBES, ProbeCounters, STACK_COOKIE, Walk};
 
 use super::{
@@ -146,7 +146,8 @@ impl Attachment {
                 }
                 Err((at, why)) => {
                     detach(links, |_| {});
-                    return Err(why.context(refusal(probes.get(at).map(|(probe, _)| *probe), site)));
+                    let said = refusal(probes.get(at).map(|(probe, _)| *probe), site, &why);
+                    return Err(why.context(said));
                 }
             }
         }
@@ -203,15 +204,29 @@ fn program_of(probe: &Probe) -> Program {
     if probe.takes_stack { program.with_stack() } else { program }
 }
 
-/// Says that the kernel refused a probe.
-fn refusal(probe: Option<&Probe>, Site { path, pid, .. }: Site<'_>) -> String {
+/// Says that the kernel refused a probe, and what to do about it.
+fn refusal(probe: Option<&Probe>, Site { path, pid, .. }: Site<'_>, why: &Error) -> String {
     let function = probe.map_or("", |probe| &probe.function);
     let whose = pid.map_or_else(|| "all processes".to_owned(), |pid| format!("process {pid}"));
-    format!(
-        "the kernel refused a uprobe on `{function}` of `{}` in {whose} (run as root, or with CAP_SYS_ADMIN besides; \
-         `ncclflow doctor` tells)",
-        path.display()
-    )
+    let remedy = remedy(why).map_or_else(String::new, |remedy| format!(" ({remedy})"));
+    format!("the kernel refused a uprobe on `{function}` of `{}` in {whose}{remedy}", path.display())
+}
+
+/// Returns what helps against an error of attaching. What is short is another matter than what is forbidden.
+fn remedy(why: &Error) -> Option<&'static str> {
+    let number = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error)
+    };
+    Some(match why.chain().find_map(number)? {
+        libc::EPERM | libc::EACCES => "run as root, or with CAP_SYS_ADMIN besides; `ncclflow doctor` tells",
+        libc::EAGAIN => {
+            "no thread can be started, and no event be made, now: pids.max of the control group, TasksMax of the unit, \
+             ulimit -u"
+        }
+        libc::ENOMEM => "memory is short, of the host or of the control group",
+        libc::EMFILE | libc::ENFILE => "descriptors are short: ulimit -n",
+        _ => return None,
+    })
 }
 
 /// Returns the walk with its plans' indices replaced by their cookies, the first of which is `first`.
@@ -226,4 +241,27 @@ fn stored_walk(walk: &Walk, first: u32) -> Result<Walk> {
         fan.first_plan += first;
     }
     Ok(walk)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_short_is_told_apart_from_what_is_forbidden() {
+        let site = Site { path: Path::new("/opt/libnccl.so.2"), held: None, pid: NonZeroU32::new(7) };
+        let said = |number| {
+            let why = Error::from(io::Error::from_raw_os_error(number)).context("attaching failed");
+            refusal(None, site, &why)
+        };
+        assert!(said(libc::EPERM).contains("run as root") && said(libc::EACCES).contains("run as root"));
+        for (number, words) in
+            [(libc::EAGAIN, "pids.max"), (libc::ENOMEM, "memory is short"), (libc::EMFILE, "ulimit -n")]
+        {
+            let said = said(number);
+            assert!(said.contains(words) && !said.contains("run as root"), "{said}");
+        }
+        let other = said(libc::EINVAL);
+        assert!(other.ends_with("in process 7"), "{other}");
+    }
 }
