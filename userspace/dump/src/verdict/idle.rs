@@ -1,7 +1,7 @@
 //! Judges communicators without ops in flight whose ranks all launched the same number of collectives.
 
 use super::{Case, State, Verdict, gpu_work::gpu_work, named};
-use crate::Work;
+use crate::{ProcessState, Work};
 
 /// Judges communicators of which a process runs no code of its own: it is stopped, frozen or dying.
 pub(super) fn halted(case: &Case<'_>) -> Option<Verdict> {
@@ -12,6 +12,15 @@ pub(super) fn halted(case: &Case<'_>) -> Option<Verdict> {
             let what =
                 format!("the GPU of {} waits, and nothing moved for {:.1} s", named(&waiting), case.seconds);
             return case.held_up(what, stopped, waiting);
+        }
+        // Nobody waits for it yet, and it does not go on: one that ends, or gets no processor, may.
+        let is_held = |state| matches!(state, ProcessState::Stopped | ProcessState::Frozen);
+        let held = case.ranks_where(|rank| is_held(rank.process_state));
+        if !held.is_empty() {
+            let others = case.ranks_where(|rank| !stopped.contains(&rank.rank));
+            let what =
+                format!("no op was in flight for {:.1} s, and the communicator cannot go on:", case.seconds);
+            return case.held_up(what, held, others);
         }
         let mut verdict = Verdict { state: State::Unknown, ..idle(case) };
         case.add_halted(&mut verdict);

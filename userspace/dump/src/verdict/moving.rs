@@ -7,11 +7,14 @@ pub(super) fn moving(case: &Case<'_>) -> Option<Verdict> {
     let stepping = case.ranks_where(|rank| rank.motion.steps_moved);
     let counting = case.ranks_where(|rank| rank.motion.counters_moved);
     let seconds = case.seconds;
+    // One that gets no processor for a second can have moved before, and comes again.
+    let halted = case
+        .ranks_where(|rank| rank.process_state.is_halted() && rank.process_state != ProcessState::Starved);
     let moves = if !stepping.is_empty() {
         format!("ops in flight of {} moved", named(&stepping))
     } else if counting.is_empty() {
         return None;
-    } else if case.has_ops_in_flight() {
+    } else if case.has_ops_in_flight() && halted.is_empty() {
         return Some(Verdict::cannot_tell(format_args!(
             "{} launched more while no op in flight moved for {seconds:.1} s: read again with a longer \
              --interval",
@@ -20,9 +23,6 @@ pub(super) fn moving(case: &Case<'_>) -> Option<Verdict> {
     } else {
         format!("{} launched more", named(&counting))
     };
-    // One that gets no processor for a second can have moved before, and comes again.
-    let halted = case
-        .ranks_where(|rank| rank.process_state.is_halted() && rank.process_state != ProcessState::Starved);
     if halted.is_empty() {
         return Some(Verdict::new(State::Healthy, format!("it moves: {moves} within {seconds:.1} s")));
     }

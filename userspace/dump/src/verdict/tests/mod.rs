@@ -76,6 +76,26 @@ fn a_stopped_process_is_the_cause_whatever_its_ops_look_like() {
     check(&judge(&ranks, &[]), State::Stuck, &[3], &[0, 1, 2], "process 103 is in state T");
 }
 
+#[test]
+fn a_rank_that_was_just_stopped_is_named_at_once_whatever_else_is_seen() {
+    let said = "rank 1 is stopped: process 101 is in state T";
+    let idle = [0, 1, 2, 3].map(|number| rank(number, 5, Vec::new()));
+    let in_flight = [waiting(0), waiting(1), waiting(2), waiting(3)];
+    for mut ranks in [idle, in_flight] {
+        ranks[1].process_state = ProcessState::Stopped;
+        check(&judge(&ranks, &[]), State::Stuck, &[1], &[0, 2, 3], said);
+        // Another went on until a moment ago.
+        ranks[2].motion.counters_moved = true;
+        check(&judge(&ranks, &[]), State::Stuck, &[1], &[0, 2, 3], said);
+        ranks[2].motion.steps_moved = true;
+        check(&judge(&ranks, &[]), State::Stuck, &[1], &[0, 2, 3], said);
+    }
+    // One that ends holds nobody up of whom nothing is seen.
+    let mut ending = [0, 1, 2, 3].map(|number| rank(number, 5, Vec::new()));
+    ending[1].process_state = ProcessState::Dying;
+    check(&judge(&ending, &[]), State::Unknown, &[], &[], "rank 1 is dying");
+}
+
 /// What a rank does while it dies is no progress, and one that is held is not late.
 #[test]
 fn a_process_that_is_frozen_or_dies_is_the_cause_and_not_one_that_goes_on_elsewhere() {
