@@ -296,6 +296,9 @@ fn a_full_disk_is_said_and_leaves_whole_lines() {
     assert!(words.to_lowercase().contains("space"), "the reason is said: {words}");
     let counts_lines = words.contains(" lines; not understood") && !words.contains(" 0 lines;");
     assert!(counts_lines, "the lost lines are counted: {words}");
+    let session = read_json(&world.path("small/out/session.json"));
+    assert_eq!(session["state"], "write_failed", "the last word found no room: {session:#}");
+    assert!(number(&session["loss"]["lines_lost"]) > 0, "{:#}", session["loss"]);
 }
 
 /// Records that find the ring buffer full are counted to the last one: hits = delivered + lost + disarmed.

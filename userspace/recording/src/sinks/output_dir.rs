@@ -27,7 +27,7 @@ use super::{
 #[derive(Debug)]
 pub struct OutputDir {
     path: PathBuf,
-    fd: OwnedFd,
+    pub(super) fd: OwnedFd,
     /// The folder did not exist before; we made it.
     is_new: bool,
     /// Account for what is written to the folder; `None` without a limit.

@@ -7,7 +7,9 @@ use flow::session::{FilesState, SessionReport};
 use super::{
     budget::{Share, is_over_max_size},
     output_dir::OutputDir,
+    reserved_file::ReservedFile,
 };
+use crate::resource_exhaustion::is_of_disk;
 
 /// Name of the file.
 const NAME: &str = "session.json";
@@ -25,6 +27,22 @@ pub fn write_session(dir: &OutputDir, report: &SessionReport) -> io::Result<()> 
     match write(report) {
         Err(error) if is_over_max_size(&error) => write(&report.shortened()),
         written => written,
+    }
+}
+
+/// Writes the last `session.json` of a recording: on a full disk into the room that was reserved for it. Else
+/// the file would go on saying what was true before the disk was full.
+pub fn write_last_session(
+    dir: &OutputDir,
+    report: &SessionReport,
+    reserved: Option<&ReservedFile>,
+) -> io::Result<()> {
+    match (write_session(dir, report), reserved) {
+        (Err(error), Some(reserved)) if is_of_disk(&error) => {
+            let put = |report: &SessionReport| reserved.put(dir, NAME, &report.to_text()?);
+            put(report).or_else(|_| put(&report.shortened()))
+        }
+        (written, _) => written,
     }
 }
 

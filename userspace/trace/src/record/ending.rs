@@ -103,8 +103,9 @@ impl Recording<'_> {
         self.note_failures();
         self.who.registry.complete(&mut self.report);
         self.tell_budget();
-        let Self { options, report, dir, notice, .. } = self;
-        let flow_ranks = write_results(taken, &mut files, dir.as_ref(), report, options.compress, notice);
+        let Self { options, report, dir, last_word, notice, .. } = self;
+        let folder = dir.as_ref().map(|dir| (dir, last_word.as_ref()));
+        let flow_ranks = write_results(taken, &mut files, folder, report, options.compress, notice);
         if self.tell_budget()
             && let Some(dir) = &self.dir
         {

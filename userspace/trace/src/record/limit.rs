@@ -59,7 +59,7 @@ pub(super) fn keep_room(dir: &OutputDir, report: &SessionReport, probes: usize, 
 
 /// Returns the most bytes of `session.json`, unless very much is lost: it grows with each probe, and with
 /// lists of gaps and CPUs. What ranks add is counted with their files.
-fn report_room(report: &SessionReport, probes: usize) -> u64 {
+pub(super) fn report_room(report: &SessionReport, probes: usize) -> u64 {
     const LISTS: usize = 48 << 10;
     const PROBE: usize = 768;
     let text = report.to_text().map_or(0, |text| text.len());

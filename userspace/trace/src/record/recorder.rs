@@ -33,7 +33,7 @@ use inspect::{
 use recording::{
     format::RecordingWriter,
     rows::{Following, Pipeline, SharedBindings, Traced},
-    sinks::{OutputDir, SessionFiles, write_session},
+    sinks::{OutputDir, ReservedFile, SessionFiles, write_session},
 };
 use std::{
     fs::File,
@@ -128,6 +128,8 @@ pub(super) struct Recording<'a> {
     pub(super) report: SessionReport,
     /// Folder of `session.json`.
     pub(super) dir: Option<OutputDir>,
+    /// Room for the last `session.json`, where the file system can reserve it.
+    pub(super) last_word: Option<ReservedFile>,
     /// The report has changed since it was last written.
     pub(super) is_outdated: bool,
     /// Processes of which the first record has come.
@@ -171,6 +173,7 @@ impl<'a> Recording<'a> {
                 events,
                 report,
                 dir: None,
+                last_word: None,
                 is_outdated: false,
                 new_processes: Vec::new(),
                 full_window: None,
@@ -195,7 +198,8 @@ impl<'a> Recording<'a> {
             (Ok(recording), Some(dir)) => {
                 let written = write_session(&dir, &recording.report);
                 written.with_context(|| format!("cannot write to `{}`", dir.path().display()))?;
-                Ok(Self { dir: Some(dir), ..recording })
+                let room = limit::report_room(&recording.report, recording.attachment.probes().len());
+                Ok(Self { last_word: ReservedFile::new(&dir, room).ok(), dir: Some(dir), ..recording })
             }
             (begun, None) => begun,
             (Err(error), Some(dir)) => {

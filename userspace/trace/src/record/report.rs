@@ -8,7 +8,8 @@ use inspect::{
 use recording::{
     rows::Pipeline,
     sinks::{
-        DiskBudget, FlowRanks, OutputDir, SessionFiles, compress_files, is_over_max_size, write_session,
+        DiskBudget, FlowRanks, OutputDir, ReservedFile, SessionFiles, compress_files, is_over_max_size,
+        write_last_session,
     },
 };
 use std::{io, mem};
@@ -177,11 +178,12 @@ fn fail(report: &mut SessionReport, notice: &mut dyn FnMut(Notice<'_>), error: S
     report.errors.push(error);
 }
 
-/// Completes the folder and the recording. Failed writes are told and reported.
+/// Completes the folder and the recording. Failed writes are told and reported. `folder`: with room for the
+/// last `session.json`, if it was reserved.
 pub(super) fn write_results(
     mut taken: Taken,
     files: &mut SessionFiles,
-    dir: Option<&OutputDir>,
+    folder: Option<(&OutputDir, Option<&ReservedFile>)>,
     report: &mut SessionReport,
     compress: bool,
     notice: &mut dyn FnMut(Notice<'_>),
@@ -214,11 +216,11 @@ pub(super) fn write_results(
         known.removed_lasting = totals.removed_lasting;
     }
     report.state = state(report);
-    if let Some(dir) = dir {
+    if let Some((dir, reserved)) = folder {
         if report.max_size.is_some() {
             report.max_size = dir.budget().map(DiskBudget::report);
         }
-        if let Err(error) = write_session(dir, report) {
+        if let Err(error) = write_last_session(dir, report, reserved) {
             fail(report, notice, format!("writing `session.json`: {error}"));
             report.state = state(report);
         }

@@ -13,8 +13,14 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::{
-    follow::Follower, hang::HangWatch, limit::keep_room, named_files::NamedFiles, options::Notice,
-    recorder::Recording, threads::Threads, windows::Windows,
+    follow::Follower,
+    hang::HangWatch,
+    limit::{keep_room, report_room},
+    named_files::NamedFiles,
+    options::Notice,
+    recorder::Recording,
+    threads::Threads,
+    windows::Windows,
 };
 
 /// Shortest interval of searches for new processes. While files have probes on them, every second look at
@@ -193,7 +199,11 @@ impl<'a, 'r> Watch<'a, 'r> {
             return;
         }
         self.next_report = now + REPORT;
-        let Recording { dir: Some(dir), report, attachment, .. } = &*self.recording else { return };
+        let Recording { dir: Some(dir), report, attachment, last_word, .. } = &*self.recording else {
+            return;
+        };
+        // On a full disk it keeps what it has.
+        let _ = last_word.as_ref().map(|room| room.grow(report_room(report, attachment.probes().len())));
         keep_room(dir, report, attachment.probes().len(), self.windows.is_some());
         if let Err(error) = write_session(dir, report) {
             self.recording.write_failed(format!("writing `session.json`: {error}"));

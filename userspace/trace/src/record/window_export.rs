@@ -114,7 +114,7 @@ fn complete(window: ClosedWindow, compress: bool, totals: &mut SessionReport, ev
     let mut written = complete_files(&mut report, watched.map(|watched| watched.pipeline), made);
     who.complete(&mut report);
     let ranks = written.ranks();
-    write_results(taken, &mut written, Some(&dir), &mut report, compress, notice);
+    write_results(taken, &mut written, Some((&dir, None)), &mut report, compress, notice);
     add_results(totals, &report);
     let opened_ms = report.window.as_ref().map_or(0, |window| window.opened_unix_ms);
     let linked = dir.for_lines().and_then(|dir| link_by_process(&dir, &report.host, &ranks, opened_ms));
