@@ -40,11 +40,12 @@ use super::{
     pidfd::{HeldProcess, held_limits},
     recorder::Recording,
     report::target_report,
+    stillness::Member,
 };
 
 mod shares;
-
 mod sight;
+
 /// Rounds between two searches for libraries that are no longer used.
 const RETIRE_ROUNDS: u32 = 10;
 /// Most entries of `passed_over`; further ones are only counted.
@@ -96,8 +97,8 @@ pub(super) struct Follower<'a> {
     rounds: u32,
     passed_over: usize,
     unseen: Unseeable,
-    /// Tenants have come or gone.
     sight: sight::Sight,
+    /// Tenants have come or gone.
     is_to_be_shared: bool,
 }
 
@@ -124,8 +125,8 @@ impl<'a> Follower<'a> {
             rounds: 0,
             passed_over: 0,
             unseen: Unseeable::default(),
-            is_to_be_shared: false,
             sight: sight::Sight::default(),
+            is_to_be_shared: false,
         })
     }
 
@@ -176,8 +177,13 @@ impl<'a> Follower<'a> {
     }
 
     pub(super) fn traced_pids(&self) -> Vec<u32> {
+        self.traced_members().into_iter().map(|(pid, _)| pid).collect()
+    }
+
+    /// Returns the processes that are traced, each with the number of its tenant where that is known.
+    pub(super) fn traced_members(&self) -> Vec<Member> {
         let traced = self.processes.iter().filter(|(_, followed)| !followed.libraries.is_empty());
-        traced.map(|(pid, _)| *pid).collect()
+        traced.map(|(pid, followed)| (*pid, followed.tenant)).collect()
     }
 
     /// Lets go of processes that have ended, and returns their numbers.

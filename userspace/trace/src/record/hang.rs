@@ -1,4 +1,6 @@
-//! `--on-hang`: when no probe is hit for some time, a dump shows what every communicator is doing.
+//! `--on-hang`: when no probe is hit for some time, a dump shows what every communicator is doing. Processes
+//! that were named are judged together, as they are one job; under `--all` each by itself (`stillness`), but
+//! between windows, when no record tells who was hit.
 
 use std::{
     io::Write as _,
@@ -10,8 +12,11 @@ use std::{
 use anyhow::{Context as _, Result, anyhow};
 use rustix::time::ClockId;
 
-use super::mailbox::{EventSender, SessionEvent};
-use crate::kernel::loader::Attachment;
+use super::{
+    mailbox::{EventSender, SessionEvent},
+    stillness::{Member, Stillness},
+};
+use crate::kernel::{loader::Attachment, stream::Moved};
 use dump::{self, Choice, DumpOptions};
 use inspect::{clock::now_ns, memory::ScanLimits, privileges};
 use nccl_library::symbols::DebugFiles;
@@ -33,12 +38,22 @@ pub(super) struct HangWatch {
     dumped: bool,
     dumps: u32,
     running: Option<JoinHandle<()>>,
+    stillness: Stillness,
+}
+
+/// Processes that are watched for a standstill.
+pub(super) enum Watched<'a> {
+    /// One job: any hit is a sign of life of all.
+    Together(&'a dyn Fn() -> Vec<u32>),
+    /// Processes of many tenants, and when each moved.
+    Each(Vec<Member>, &'a Moved),
 }
 
 impl HangWatch {
     pub(super) fn new(limit: Duration, debug_files: DebugFiles) -> Self {
         let since = Instant::now();
-        Self { limit, debug_files, hits: 0, since, dumped: false, dumps: 0, running: None }
+        let stillness = Stillness::new(limit);
+        Self { limit, debug_files, hits: 0, since, dumped: false, dumps: 0, running: None, stillness }
     }
 
     /// Returns the longest time until the next look.
@@ -48,15 +63,37 @@ impl HangWatch {
         if self.dumped { pause } else { left.min(pause) }.max(Duration::from_millis(10))
     }
 
-    /// Looks for hits, also between windows. Dumps these processes if there was none for too long, once until
-    /// there is a hit again.
+    /// Looks for hits. Dumps processes that had none for too long, once until there is a hit again.
     pub(super) fn look(
         &mut self,
         attachment: &Attachment,
-        pids: impl FnOnce() -> Vec<u32>,
+        watched: Watched<'_>,
         dir: &OutputDir,
         events: &EventSender,
     ) -> Result<()> {
+        let pids = match watched {
+            Watched::Each(members, moved) => {
+                // It is the time of whoever stands still that counts, and this is only when to look again.
+                (self.since, self.dumped) = (Instant::now(), false);
+                if self.is_running() || self.dumps >= MAX_DUMPS {
+                    return Ok(());
+                }
+                self.stillness.look(&members, |pid| moved.last(pid), Instant::now())
+            }
+            Watched::Together(pids) => {
+                self.stillness.begin();
+                self.stand_together(attachment, pids)?
+            }
+        };
+        if pids.is_empty() { Ok(()) } else { self.dump(pids, dir, events) }
+    }
+
+    fn is_running(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| !running.is_finished())
+    }
+
+    /// Returns these processes if none had a hit for too long, also between windows.
+    fn stand_together(&mut self, attachment: &Attachment, pids: &dyn Fn() -> Vec<u32>) -> Result<Vec<u32>> {
         let mut hits = 0;
         for probe in attachment.probes() {
             hits += attachment.counters(probe)?.iter().map(|cpu| cpu.hits + cpu.disarmed).sum::<u64>();
@@ -65,15 +102,17 @@ impl HangWatch {
             (self.hits, self.since, self.dumped) = (hits, Instant::now(), false);
         }
         if self.dumped || self.since.elapsed() < self.limit || self.dumps >= MAX_DUMPS {
-            return Ok(());
+            return Ok(Vec::new());
         }
         // One at a time. This thread watches for the end of the recording, and waits for nobody.
-        let is_running = self.running.as_ref().is_some_and(|running| !running.is_finished());
-        let pids = if is_running { Vec::new() } else { pids() };
+        let pids = if self.is_running() { Vec::new() } else { pids() };
         if pids.is_empty() {
             self.since = Instant::now();
-            return Ok(());
         }
+        Ok(pids)
+    }
+
+    fn dump(&mut self, pids: Vec<u32>, dir: &OutputDir, events: &EventSender) -> Result<()> {
         let (dir, events) = (dir.try_clone().context("keeping the output folder open")?, events.clone());
         let options = DumpOptions {
             interval: Duration::from_millis(500),

@@ -14,6 +14,7 @@ mod watch;
 mod container_flags;
 mod hang;
 mod silent_containers;
+mod stillness;
 mod window_export;
 mod window_flag;
 mod window_flags;

@@ -9,7 +9,7 @@ use crate::{
     health::Health,
     kernel::{
         loader::Attachment,
-        stream::{Drain, DrainMessage, MailSender, Mailbox, ProbeCounts, Room, Source},
+        stream::{Drain, DrainMessage, MailSender, Mailbox, Moved, ProbeCounts, Room, Source},
     },
 };
 use inspect::clock::now_ns;
@@ -49,6 +49,8 @@ pub(super) struct Threads {
     taken_total: Arc<AtomicU64>,
     /// Records of these that the first taker did not get.
     dropped: Arc<Mutex<ProbeCounts>>,
+    /// When each process moved last.
+    pub(super) moved: Moved,
     taker: Consumer<TakerMessage, Taking>,
 }
 
@@ -106,12 +108,12 @@ impl Threads {
         if let Some(native) = native {
             drain = drain.giving_pieces(move |piece| native.add_piece(piece));
         }
-        let taken_total = drain.taken_total();
+        let (taken_total, moved) = (drain.taken_total(), drain.moved());
         // Last: it ends only when it is told to.
         let health = events.health.clone();
         let work = move || drain_until_told(drain, &told, &health);
         let drain = events.health.spawn("ncclflow-drain", CapabilitySet::empty(), work)?;
-        Ok(Self { drain, to_drain: DrainSender(to_drain), taken_total, dropped, taker })
+        Ok(Self { drain, to_drain: DrainSender(to_drain), taken_total, dropped, moved, taker })
     }
 
     /// Tells the first taker and the drain that a process has ended, or is not there any more.

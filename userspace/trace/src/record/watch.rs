@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 
 use super::{
     follow::Follower,
-    hang::HangWatch,
+    hang::{HangWatch, Watched},
     limit::{keep_room, report_room},
     named_files::NamedFiles,
     options::Notice,
@@ -122,7 +122,12 @@ impl<'a, 'r> Watch<'a, 'r> {
             None => self.running.iter().map(|process| process.pid()).collect(),
             Some(follower) => follower.traced_pids(),
         };
-        hang.look(attachment, pids, dir, events)
+        let records_all = self.windows.as_ref().is_none_or(|windows| windows.records_all());
+        let watched = match self.follower.as_ref().filter(|_| records_all) {
+            Some(follower) => Watched::Each(follower.traced_members(), &self.threads.moved),
+            None => Watched::Together(&pids),
+        };
+        hang.look(attachment, watched, dir, events)
     }
 
     /// Waits until something has happened, or may have.

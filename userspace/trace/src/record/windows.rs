@@ -131,6 +131,11 @@ impl<'a> Windows<'a> {
         }))
     }
 
+    /// Tells whether a window of all processes is open, so that records come of each.
+    pub(super) fn records_all(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.scope == Scope::All)
+    }
+
     /// Returns a descriptor that is readable when a window may have to be opened or closed.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.flags.fd()

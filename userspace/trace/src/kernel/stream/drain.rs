@@ -2,7 +2,7 @@
 
 use flow::recording::Batch;
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     io,
     os::fd::AsFd as _,
     sync::{
@@ -15,8 +15,8 @@ use std::{
 use ncclflow_common::{RecordHeader, STACK_PIECE};
 
 use super::{
-    consumer_queue::Outlet, mailbox::Mailbox, probe_counts::ProbeCounts, queue::Room, source::Source,
-    waker::wait_for,
+    consumer_queue::Outlet, mailbox::Mailbox, moved::Moved, probe_counts::ProbeCounts, queue::Room,
+    source::Source, waker::wait_for,
 };
 use inspect::failpoint;
 
@@ -72,6 +72,9 @@ pub struct Drain {
     ended: VecDeque<(Instant, u32, u64)>,
     /// The process of the previous record, mostly that of the next one too.
     last: Process,
+    /// When processes moved, and those that did in this pass.
+    moved: Moved,
+    moving: HashSet<u32>,
 }
 
 impl Drain {
@@ -86,6 +89,8 @@ impl Drain {
             lost: HashMap::new(),
             ended: VecDeque::new(),
             last: Process::default(),
+            moved: Moved::default(),
+            moving: HashSet::new(),
         }
     }
 
@@ -150,6 +155,8 @@ impl Drain {
             && now.saturating_duration_since(at) > STRAGGLE
         {
             self.ended.pop_front();
+            self.moved.forget(tgid);
+            self.moving.remove(&tgid);
             if self.last.tgid == tgid {
                 self.lost.insert(tgid, self.last.lost);
                 self.last = Process::default();
@@ -177,10 +184,16 @@ impl Drain {
         Arc::clone(&self.taken_total)
     }
 
+    /// Returns when each process moved last, for other threads to look at.
+    pub fn moved(&self) -> Moved {
+        self.moved.clone()
+    }
+
     /// Moves the records that are there. Returns how many there were. To wait for takers is for the end, when
     /// no more can come.
     pub fn take(&mut self, room: Room) -> usize {
-        let Self { source, outlet, pieces, taken: account, taken_total, lost, last, .. } = self;
+        let Self { source, outlet, pieces, taken: account, taken_total, lost, last, moved, moving, .. } =
+            self;
         let mut batch = Batch::default();
         let mut pass_on = |batch: &mut Batch| {
             if !batch.is_empty() {
@@ -199,6 +212,7 @@ impl Drain {
                 }
                 account.count(header.probe, header.cpu);
                 if header.tgid != last.tgid {
+                    moving.insert(header.tgid);
                     lost.insert(last.tgid, last.lost);
                     *last = Process { tgid: header.tgid, lost: lost.get(&header.tgid).copied().unwrap_or(0) };
                 }
@@ -210,6 +224,10 @@ impl Drain {
             }
         });
         pass_on(&mut batch);
+        if taken > of_stacks {
+            moving.insert(last.tgid);
+            moved.take(moving, Instant::now());
+        }
         // The total does not count pieces.
         taken_total.fetch_add((taken - of_stacks) as u64, Ordering::Release);
         taken
@@ -240,9 +258,11 @@ mod tests {
         }
         drain.forget_ended(begun + STRAGGLE / 2);
         assert!(drain.lost.len() > 19_000, "their last records may still come");
+        assert!(drain.moved.last(20_000).is_some_and(|at| at >= begun) && drain.moved.last(1).is_some());
         drain.forget_ended(begun + STRAGGLE * 2);
         // Process 0 stands for none.
         assert!(drain.lost.keys().all(|tgid| *tgid == 0) && drain.ended.is_empty());
+        assert_eq!(drain.moved.last(20_000), None);
         drain.source = Box::new(VecDeque::from([record(30_000, 0)]));
         drain.take(Room::Now);
         drain.close(|_| 0);

@@ -20,6 +20,7 @@
 mod consumer_queue;
 mod drain;
 mod mailbox;
+mod moved;
 mod order;
 mod perf;
 mod probe_counts;
@@ -35,6 +36,7 @@ mod tests;
 pub use consumer_queue::Outlet;
 pub use drain::{Drain, DrainMessage, MAX_PAUSE};
 pub use mailbox::{MailSender, Mailbox};
+pub use moved::Moved;
 pub use perf::PerfBuffers;
 pub use probe_counts::ProbeCounts;
 pub use queue::{Popped, Queue, Room};
