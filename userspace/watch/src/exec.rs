@@ -40,7 +40,8 @@ pub(crate) struct Exec {
     program: PathBuf,
     limit: Duration,
     running: Vec<Running>,
-    waiting: VecDeque<Vec<u8>>,
+    /// Events that wait, each with whose job it is of.
+    waiting: VecDeque<(String, Vec<u8>)>,
     pub(crate) left_out: u64,
     pub(crate) failed: u64,
 }
@@ -75,13 +76,20 @@ impl Exec {
         Ok(Self { program, limit, running, waiting, left_out: 0, failed: 0 })
     }
 
-    /// Starts the program with an event, or has the event wait.
-    pub(crate) fn tell(&mut self, event: Vec<u8>) {
-        if self.waiting.len() < MAX_WAITING {
-            self.waiting.push_back(event);
-        } else {
+    /// Starts the program with an event, or has the event wait. Where there is no room, whoever has most
+    /// events waiting loses its latest: nobody's alerts keep others' from the administrator.
+    pub(crate) fn tell(&mut self, event: Vec<u8>, whose: &str) {
+        if self.waiting.len() >= MAX_WAITING {
             self.left_out += 1;
+            let count = |whose: &str| self.waiting.iter().filter(|(of, _)| of == whose).count();
+            let most = self.waiting.iter().map(|(of, _)| (count(of), of)).max();
+            let most = most.filter(|(most, _)| *most > count(whose) + 1).map(|(_, of)| of.clone());
+            let Some(at) = most.and_then(|most| self.waiting.iter().rposition(|(of, _)| *of == most)) else {
+                return;
+            };
+            self.waiting.remove(at);
         }
+        self.waiting.push_back((whose.to_owned(), event));
     }
 
     /// Looks at the programs that run, without waiting, and starts those that wait. Returns sentences on what
@@ -101,7 +109,7 @@ impl Exec {
             }
         });
         while self.running.len() < MAX_RUNNING
-            && let Some(event) = self.waiting.pop_front()
+            && let Some((_, event)) = self.waiting.pop_front()
         {
             match Running::start(&self.program, &event) {
                 Ok(running) => self.running.push(running),
@@ -217,7 +225,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let script = script.replace("{}", &folder.path().display().to_string());
         let mut exec = Exec::new(&program(folder.path(), &script), limit).unwrap();
-        exec.tell(event.as_bytes().to_vec());
+        exec.tell(event.as_bytes().to_vec(), "ann");
         let mut said = Vec::new();
         wait_until("the program has ended", LONG, || {
             said.extend(exec.tick());
@@ -253,8 +261,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = program(folder.path(), "exit 0");
         let mut exec = Exec::new(&path, LONG).unwrap();
-        (0..100).for_each(|_| exec.tell(Vec::new()));
+        (0..100).for_each(|_| exec.tell(Vec::new(), "ann"));
         assert_eq!((exec.waiting.len(), exec.left_out), (MAX_WAITING, 84));
+        // Another's comes through, up to half; each takes the place of one of the flood.
+        (0..100).for_each(|_| exec.tell(Vec::new(), "bob"));
+        let of_bob = exec.waiting.iter().filter(|(whose, _)| whose == "bob").count();
+        assert_eq!((exec.waiting.len(), of_bob, exec.left_out), (MAX_WAITING, MAX_WAITING / 2, 184));
         exec.tick();
         assert_eq!(exec.running.len(), MAX_RUNNING);
         exec.end(LONG);

@@ -374,7 +374,8 @@ impl Running<'_> {
             && let Ok(mut line) = serde_json::to_vec(&event)
         {
             line.push(b'\n');
-            exec.tell(line);
+            let job = event.body.job.as_ref();
+            exec.tell(line, job.map_or("", |job| job.container.as_deref().unwrap_or(&job.user)));
         }
     }
 
