@@ -27,7 +27,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Stage {
-    /// Format, clippy, the committed eBPF object, generated tables, licences
+    /// Format, clippy, the committed eBPF object, generated tables, promises and their tests, licences
     Lint,
     /// Unit tests, without root
     Unit,
@@ -103,6 +103,7 @@ fn lint() -> Result<()> {
     cargo(".", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
     xtask(&["make", "ebpf", "--check"])?;
     xtask(&["make", "output-docs", "--check"])?;
+    xtask(&["verify", "promises"])?;
     xtask(&["verify", "deny"])
 }
 

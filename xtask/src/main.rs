@@ -22,6 +22,7 @@ mod parquet;
 mod picture;
 mod prerequisites;
 mod programs;
+mod promises;
 mod python_offsets;
 mod pythons;
 mod repository;
@@ -102,8 +103,10 @@ enum Verify {
     Fuzz(fuzz::Args),
     /// Compare the Parquet tables of recordings with their lines, in DuckDB and Spark
     Parquet(parquet::Args),
-    /// Check licences, banned crates and sources of what the program is made of (cargo-deny)
+    /// Check licences, banned crates, sources and known faults of what the program is made of (cargo-deny)
     Deny(deny::Args),
+    /// Check that each promise of SECURITY.md names tests that are there
+    Promises(promises::Args),
 }
 
 fn main() -> Result<()> {
@@ -129,5 +132,6 @@ fn main() -> Result<()> {
         Command::Verify(Verify::Fuzz(args)) => fuzz::run(&args),
         Command::Verify(Verify::Parquet(args)) => parquet::run(&args),
         Command::Verify(Verify::Deny(args)) => deny::run(&args),
+        Command::Verify(Verify::Promises(args)) => promises::run(&args),
     }
 }
