@@ -1,9 +1,11 @@
 //! `cargo xtask dist`: makes the files that users install, for each processor: a tarball, a wheel, a Debian
-//! and an RPM package of the packaged program, and the rescue program by itself; with the checksums of all.
+//! and an RPM package of the packaged program, and the rescue program by itself; with a list of the parts of
+//! each (CycloneDX), and the checksums of all.
 
 mod chart;
 mod debian;
 mod notices;
+mod parts_list;
 mod places;
 mod program;
 mod rpm;
@@ -131,13 +133,15 @@ fn make_all(args: &Args, output: &Path, scratch: &Path) -> Result<Vec<PathBuf>> 
         staging::fill(&tree, &program, &pages)?;
         fs::write(tree.join(notices::NAME), notices::notices(target)?)
             .context("writing the licences of others")?;
-        let files = if program::is_static(target) {
+        let parts = parts_list::write(target, &program, output)?;
+        let mut files = if program::is_static(target) {
             let bare = output.join(&name);
             staging::copy(&program, &bare, 0o755)?;
             vec![bare]
         } else {
             package(args, target, &tree, &scratch.join("packages").join(target), output)?
         };
+        files.push(parts);
         all.push(Made { target: target.clone(), tree, files });
     }
     let mut files: Vec<PathBuf> = all.iter().flat_map(|made| made.files.clone()).collect();

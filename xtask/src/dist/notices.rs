@@ -29,11 +29,11 @@ struct Metadata {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Package {
+pub(super) struct Package {
     id: String,
-    name: String,
-    version: String,
-    license: Option<String>,
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) license: Option<String>,
     repository: Option<String>,
     /// Source of the crate; `None` for one of this repository.
     source: Option<String>,
@@ -72,6 +72,11 @@ const EMBEDDED: [(&str, &str); 1] = [(
 /// Makes the text: each crate of the program with its licence, and each text once. An error if a crate has no
 /// licence.
 pub(super) fn notices(target: &str) -> Result<String> {
+    render(crates(target)?.values())
+}
+
+/// Returns the crates from elsewhere that are part of what is shipped, by name and version.
+pub(super) fn crates(target: &str) -> Result<BTreeMap<(String, String), Package>> {
     let mut crates: BTreeMap<(String, String), Package> = BTreeMap::new();
     for (manifest, program) in PROGRAMS {
         let metadata = metadata(manifest, target)?;
@@ -79,7 +84,7 @@ pub(super) fn notices(target: &str) -> Result<String> {
             crates.insert((package.name.clone(), package.version.clone()), package);
         }
     }
-    render(crates.values())
+    Ok(crates)
 }
 
 fn metadata(manifest: &str, target: &str) -> Result<Metadata> {
