@@ -11,7 +11,7 @@ const DOCUMENT: &str = "SECURITY.md";
 const HEADING: &str = "## What is promised";
 
 /// Begins the sentence that names tests, each as `FILE: FUNCTION` in backticks. FILE is the end of a path.
-const TESTS: &str = "Tests: ";
+const TESTS: &str = "Tests:";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
@@ -111,7 +111,8 @@ fn faults(promises: &[Promise<'_>], has: impl Fn(&str, &str) -> bool) -> Vec<Str
 mod tests {
     use super::*;
 
-    const TEXT: &str = "# Security\n\n1. Not one.\n\n## What is promised\n\n1. **This** is so,\n   always. Tests:                         `a.rs: one`,\n   `b/c.rs:\n   two`.\n2. That, too.\n\n## Else\n\n1. No.\n";
+    const TEXT: &str = "# Security\n\n1. Not one.\n\n## What is promised\n\n1. **This** is so,\n   always. Tests:\n   \
+                        `a.rs: one`,\n   `b/c.rs:\n   two`.\n2. That, too.\n\n## Else\n\n1. No.\n";
 
     #[test]
     fn promises_are_read_with_their_tests() {
@@ -124,7 +125,7 @@ mod tests {
     fn a_promise_without_a_test_or_with_one_that_is_not_there_is_a_fault() {
         let known = promises(TEXT);
         let faults_of = |has: fn(&str, &str) -> bool| faults(&known, has);
-        assert_eq!(faults_of(|_, _| true), ["promise 2 names no test (`Tests: `)"]);
+        assert_eq!(faults_of(|_, _| true), ["promise 2 names no test (`Tests:`)"]);
         let missing = faults_of(|file, _| file == "a.rs");
         assert_eq!(missing.len(), 2);
         assert!(missing[0].contains("no test `two` in a file `b/c.rs`"), "{missing:?}");
