@@ -107,7 +107,7 @@ fn the_server_answers_what_it_is_asked_and_ends_when_it_is_dropped() {
     health.set_sight(3, None);
     assert!(get("/readyz").starts_with("HTTP/1.1 200"), "enough is seen");
     let exposition = Exposition::new(live(), GpuSamples::default(), || 0).with_health(&health);
-    assert!(exposition.encode().unwrap().contains("ncclflow_processes_denied 3\n"));
+    assert!(exposition.encode().unwrap().contains("ncclflow_processes_denied 3.0\n"));
     health.fail("the thread `x` panicked".to_owned());
     for path in ["/healthz", "/readyz"] {
         let answer = get(path);
