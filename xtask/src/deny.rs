@@ -83,7 +83,7 @@ fn advisories(program: &Path) -> Result<()> {
         git(&["log", "-1", "--format=commit %h of %cs, %cr"]).unwrap_or_else(|_| "of unknown age".to_owned());
     let how = if is_new { "fetched now" } else { "!! NOT FETCHED NOW, an older copy" };
     say(&format!("known faults of crates, by RustSec's database ({state}; {how})"));
-    let status = deny(&["check", "--disable-fetch", "advisories"]).status().context("starting cargo-deny")?;
+    let status = deny(&["--offline", "check", "advisories"]).status().context("starting cargo-deny")?;
     if !status.success() {
         bail!("crates of the program have known faults; see above");
     }
