@@ -54,7 +54,7 @@ pub(crate) struct Point {
 impl Iterations {
     pub(crate) fn add(&mut self, host: usize, comm: usize, key: RankKey, op: &Op, offset_ns: u64) {
         let row = &op.row;
-        if row.pattern.is_p2p() {
+        if row.pattern.is_numbered_apart() {
             return;
         }
         let of = (host, key.pid);

@@ -220,7 +220,7 @@ fn ops_of(
         Some(Pattern::Recv) => Some("Recv".to_owned()),
         _ => number(coll).and_then(|coll| layout.names.function(coll)).map(ToString::to_string),
     };
-    let protocol = protocol.and_then(Protocol::from_number);
+    let protocol = protocol.and_then(Protocol::of_nccl);
     let subs = memory.bytes(RuntimeAddr(args.saturating_add(subs_offset)), n_subs * sub_size)?;
     let begun = state != layout.state_ready;
     let mut ops = Vec::new();

@@ -277,7 +277,37 @@ pub struct PlanSpans {
     pub work_bytes: Span,
     /// Nodes found of each list, in the order of [`PlanList`].
     pub nodes: Vec<(PlanList, Span)>,
+    /// Arguments of a launch without proxy ops; in the launch's own probe, in versions that have such
+    /// launches.
+    #[serde(default)]
+    pub launch: Option<LaunchSpans>,
+    /// The probe is in `ncclLaunchRma`, which takes one-sided calls out of their plan: the plan's launch
+    /// comes next.
+    #[serde(default)]
+    pub one_sided: bool,
 }
+
+/// Places of what the plan of a launch without proxy ops says. In other launches the bytes mean nothing, and
+/// in the short way they are not there.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct LaunchSpans {
+    /// `ncclKernelPlan.isSymColl`, `isCeColl` and `isRma`.
+    pub flags: [Option<Span>; 3],
+    /// `ncclKernelPlan.kernelFn`, and `reclaimer.fn`, which is a function of the library, too.
+    pub kernel: Span,
+    pub reclaim: Span,
+    /// `ncclKernelPlan.kernelArgsSize`.
+    pub args_size: Span,
+    /// `ncclSymkDevWorkArgs.nMaxChannels`; 2.28 and later.
+    pub n_channels: Option<Span>,
+    /// Of a kernel on symmetric memory the last, else the first bytes of the arguments.
+    pub args: Span,
+    /// One-sided calls are seen by a probe of their own.
+    pub one_sided_elsewhere: bool,
+}
+
+/// Bytes of [`LaunchSpans::args`].
+pub const LAUNCH_ARGS: u16 = 64;
 
 /// A list that is walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -294,6 +324,10 @@ pub enum PlanList {
     OpCounts,
     /// `ncclKernelPlan.proxyOpQueue`.
     ProxyOps,
+    /// `ncclKernelPlan.rmaTaskQueueProxy`.
+    OneSidedByProxy,
+    /// `ncclKernelPlan.rmaTaskQueueCe`.
+    OneSidedByCopy,
 }
 
 impl PlanList {
@@ -306,6 +340,8 @@ impl PlanList {
             Self::Batches => "kernelArgs",
             Self::OpCounts => "opCounts",
             Self::ProxyOps => "proxyOpQueue",
+            Self::OneSidedByProxy => "rmaTaskQueueProxy",
+            Self::OneSidedByCopy => "rmaTaskQueueCe",
         }
     }
 }
@@ -319,6 +355,9 @@ pub struct PlanNodeSpans {
     pub bytes: Span,
     /// Task of a proxy op.
     pub task: Option<TaskSpans>,
+    /// First ranks that a one-sided call waits for.
+    #[serde(default)]
+    pub ranks: Option<Span>,
 }
 
 /// Places of the fields in the record of a communicator's channel. A rank of -1: there is none.

@@ -171,10 +171,9 @@ impl<'a, F: Sink> Work<'a, F> {
         // If only a part was read, the rows may be elsewhere.
         let has_rows = read.ops > 0 || source.is_of_calls() && read.calls > 0;
         if !has_rows && *times.start() == 0 {
-            let none = format!(
-                "the recording in `{shown}` has no operations: it was made with --level api, or nothing ran \
-                 meanwhile"
-            );
+            let launched = read.untold_launches();
+            let why = launched.as_deref().unwrap_or("it was made with --level api, or nothing ran meanwhile");
+            let none = format!("the recording in `{shown}` has no operations: {why}");
             if !is_window {
                 bail!(none);
             }

@@ -106,7 +106,7 @@ impl Sink for ChosenRows {
         self.is_taken = true;
         counts.ops += 1;
         let place = ranks.place(op.rank);
-        let (is_p2p, mut seq_shift) = (op.row.pattern.is_p2p(), 0);
+        let (is_p2p, mut seq_shift) = (op.row.pattern.is_numbered_apart(), 0);
         if is_p2p {
             seq_shift = place.p2p_shift << 1;
             ranks.note_p2p(op.rank, place.instance, (op.row.seq >> 1).saturating_add(place.p2p_shift));

@@ -1,7 +1,7 @@
 //! Sizes, algorithms and protocols: how often they occurred, and how long they took.
 
 use flow::{
-    schema::{ApiCall, Op},
+    schema::{ApiCall, LaunchKind, Op},
     statistics::{Durations as _, Quantiles},
 };
 use nccl_library::nccl::{Algorithm, Name};
@@ -47,8 +47,8 @@ impl KindKey {
         Self {
             function: row.called().cloned(),
             runs_as: row.coll.clone().filter(|coll| row.coll_api.as_ref().is_some_and(|api| api != coll)),
-            algorithm: row.algorithm.map(Algorithm::name),
-            protocol: Some(row.protocol.name()),
+            algorithm: row.launch.map(LaunchKind::name).or(row.algorithm.map(Algorithm::name)),
+            protocol: row.launch.is_none().then(|| row.protocol.name()),
             dtype: row.dtype.clone(),
             red_op: reduces.cloned(),
             bytes: op.call_bytes,

@@ -79,7 +79,7 @@ impl OpTotals {
             comm,
             rank: op.rank.rank,
             seq: op.row.seq,
-            is_p2p: op.row.pattern.is_p2p(),
+            is_p2p: op.row.pattern.is_numbered_apart(),
             kind: KindKey::of_op(op),
             ts_ns: op.row.ts_ns.saturating_add(offset_ns),
             code,

@@ -122,6 +122,8 @@ impl Gathered {
             if rows.pairs.len() < MAX_PAIRS && pair.0 != pair.1 {
                 rows.pairs.insert(pair);
             }
+        } else if row.pattern.has_no_ops() {
+            // Ranks number these by themselves: nothing says which of them belong together.
         } else if rows.last.get(&row.rank).is_none_or(|last| *last < row.seq) {
             rows.last.insert(row.rank, row.seq);
             if self.has_clock {

@@ -17,7 +17,7 @@ pub enum WorkKind {
     Coll(CollWork),
     P2p(P2pWork),
     /// A broadcast of a group (2.29 and later). The work does not say on which channel it runs.
-    Broadcast,
+    Broadcast(Option<BroadcastWork>),
     /// A kind of a later version.
     Other,
 }
@@ -42,6 +42,14 @@ pub struct P2pWork {
     pub channel_base: u32,
     pub parts_reversed: bool,
     pub sides: [P2pSide; 2],
+}
+
+/// `ncclDevWorkBcast`: what a channel does for one broadcast of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BroadcastWork {
+    /// Ranks upstream along the channel's ring to the root. Works of a channel are in its order.
+    pub ring_depth: i32,
+    pub bytes: u64,
 }
 
 /// Share that a channel has of a collective.
@@ -130,7 +138,9 @@ pub(super) fn work(of: &WorkFields, bytes: &[u8]) -> Option<Work> {
             collnet: (of.collnet_count.of(bytes)?, of.collnet_chunk_count.of(bytes)?),
         })
     } else if Some(kind) == of.broadcast {
-        WorkKind::Broadcast
+        WorkKind::Broadcast(of.broadcast_work.and_then(|of| {
+            Some(BroadcastWork { ring_depth: of.ring_depth.int_of(bytes)?, bytes: of.bytes.of(bytes)? })
+        }))
     } else {
         WorkKind::Other
     };

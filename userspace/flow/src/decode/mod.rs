@@ -7,6 +7,7 @@ mod api;
 mod channel;
 mod communicator;
 mod device_work;
+mod launch;
 mod op_work;
 mod plan;
 mod plan_fields;
@@ -18,13 +19,14 @@ mod step;
 pub use api::{ApiCallEvent, ApiEntryEvent, ApiLineEvent, ApiReturnEvent, ReductionOp};
 pub use channel::{ChannelGraphs, Connector, ProxyOwner, ProxyPeerEvent, ProxyRank, Ring, Tree};
 pub use communicator::{CommunicatorId, CommunicatorPlaces};
-pub use device_work::{ChannelShare, CollWork, P2pSide, P2pWork, Work, WorkKind};
+pub use device_work::{BroadcastWork, ChannelShare, CollWork, P2pSide, P2pWork, Work, WorkKind};
+pub use launch::{Launch, LaunchKernel, LaunchedBuffer, LaunchedCall, OneSidedCall};
 pub use op_work::OpWorkFields;
 pub use plan::{
     CollTask, OpCounts, OpShape, P2pTask, PlanEvent, PlanPart, PlanPartEvent, QueuedOp, WorkBatch,
 };
-pub use plan_fields::PlanFields;
-pub use proxy_op::{ProxyOp, ProxyOpEvent, ProxyOpFields, TaskInfo};
+pub use plan_fields::{LaunchFields, PlanFields};
+pub use proxy_op::{LaunchedOp, ProxyOp, ProxyOpEvent, ProxyOpFields, TaskInfo};
 pub use record::{DecodeError, RecordView, Result};
 pub use stack::StackEvent;
 pub use step::{BytesSum, ProxyStepEvent, SendSizeEvent, StepMoment};
@@ -79,6 +81,9 @@ pub struct Decoder {
     /// Fields of device work, for libraries whose ops do not state their channel's share.
     #[serde(default)]
     pub op_work: Option<OpWorkFields>,
+    /// Kernels on symmetric memory, in the order of their addresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub symmetric_kernels: Vec<LaunchKernel>,
     /// Places of a communicator's identity in memory, for the process that records: a recording holds the
     /// values that were read there.
     #[serde(skip)]

@@ -7,6 +7,7 @@ use super::{
     TaskInfo,
     communicator::communicator,
     device_work::{Work, work},
+    launch::{Launch, OneSidedCall, launch, one_sided},
     plan_fields::PlanFields,
     proxy_op::{op, task_of_op},
 };
@@ -36,6 +37,10 @@ pub struct PlanEvent {
     pub work_bytes: u64,
     /// Nodes found of each list, and whether the list was cut.
     pub nodes: Vec<(PlanList, u64, bool)>,
+    /// What is launched, if the plan has no proxy ops.
+    pub launch: Option<Launch>,
+    /// The plan's one-sided calls are about to be launched.
+    pub one_sided: bool,
 }
 
 /// Fields of `ncclProxyOp` that came with a later version.
@@ -65,6 +70,7 @@ pub enum PlanPart {
     Batch(WorkBatch),
     OpCounts(OpCounts),
     ProxyOp(Box<QueuedOp>),
+    OneSided(Box<OneSidedCall>),
     Channel(u32, ChannelGraphs),
     Connectors(u32, Vec<Connector>),
 }
@@ -145,6 +151,11 @@ pub(super) fn plan(decoder: &Decoder, spans: &PlanSpans, record: &RecordView<'_>
                 Ok((*list, word & !CUT, word & CUT != 0))
             })
             .collect::<Result<_, _>>()?,
+        launch: match &spans.launch {
+            Some(spans) => launch(decoder, spans, record)?,
+            None => None,
+        },
+        one_sided: spans.one_sided,
     })
 }
 
@@ -169,6 +180,12 @@ pub(super) fn node(
             let op = op(decoder.op_fields()?, &decoder.names, bytes)?;
             let task = task_of_op(spans.task.as_ref(), op.pattern, &decoder.names, record)?;
             PlanPart::ProxyOp(Box::new(QueuedOp { address, op, task }))
+        }
+        PlanList::OneSidedByProxy | PlanList::OneSidedByCopy => {
+            let ranks = spans.ranks.and_then(|ranks| record.bytes(&ranks).ok()).unwrap_or_default();
+            let by_proxy = spans.list == PlanList::OneSidedByProxy;
+            let call = fields.launch.as_ref().and_then(|of| one_sided(decoder, of, by_proxy, bytes, ranks));
+            PlanPart::OneSided(Box::new(call.ok_or_else(short)?))
         }
     };
     Ok(PlanPartEvent { origin: record.origin(), part })
@@ -199,7 +216,7 @@ fn coll_task(decoder: &Decoder, fields: &PlanFields, address: u64, bytes: &[u8])
         chunk_steps: of.chunk_steps.of(bytes)?,
         slice_steps: of.slice_steps.of(bytes)?,
         algorithm: Algorithm::from_number(of.algorithm.of(bytes)?),
-        protocol: Protocol::from_number(of.protocol.of(bytes)?),
+        protocol: Protocol::of_nccl(of.protocol.of(bytes)?),
         is_collnet: of.is_collnet.of(bytes)? != 0,
     })
 }

@@ -4,10 +4,14 @@ use super::{
     CommunicatorId, DecodeError, Decoder, Origin, RecordView, Result, Ring, Tree,
     channel::{ring, tree},
     communicator::communicator,
+    launch::LaunchedBuffer,
     op_work,
     record::{channel, if_readable, in_range},
 };
-use crate::wire::{ProxyOpSpans, TaskSpans};
+use crate::{
+    schema::LaunchKind,
+    wire::{ProxyOpSpans, TaskSpans},
+};
 use nccl_library::{
     fields::{IntField, proxy_op as op},
     nccl::{Algorithm, Name, NameTables, P2P_NAMES, Pattern, Protocol},
@@ -57,6 +61,21 @@ pub struct ProxyOp {
     /// Numbers of messages that are sent and received, in this order: only of grouped broadcasts
     /// (`AllGatherV`), where they differ.
     pub slices: Option<[u64; 2]>,
+    /// Launch that the op stands for, which has no proxy ops.
+    pub launch: Option<Box<LaunchedOp>>,
+}
+
+/// What the op that stands for a launch says beyond other ops.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchedOp {
+    pub kind: LaunchKind,
+    pub kernel: Option<Name>,
+    /// Calls that the launch serves; `None`: not known.
+    pub calls: Option<u64>,
+    pub bytes: Option<u64>,
+    pub bytes_at_most: Option<u64>,
+    pub send: LaunchedBuffer,
+    pub recv: LaunchedBuffer,
 }
 
 /// A call of `ncclProxySaveOp`.
@@ -214,7 +233,7 @@ pub(super) fn op(fields: &ProxyOpFields, names: &NameTables, op: &[u8]) -> Resul
         dtype: names.datatype(name_number(fields.dtype)?).cloned(),
         red_op: names.reduction_op(name_number(fields.red_op)?).cloned(),
         pattern,
-        protocol: Protocol::from_number(protocol)
+        protocol: Protocol::of_nccl(protocol)
             .ok_or(DecodeError::UnknownValue { what: "protocol", value: protocol.cast_signed() })?,
         // NCCL leaves the algorithm 0 in a p2p op, which would read as a tree.
         algorithm: number(fields.algorithm).filter(|_| !pattern.is_p2p()).and_then(Algorithm::from_number),

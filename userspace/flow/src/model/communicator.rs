@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::{
     call::ProxyCall,
     flow::{FlowCommunicator, FlowRecord},
-    joined_calls::JoinedCalls,
+    joined_calls::{JoinedCall, JoinedCalls},
     post_match::{Matched, PostMatcher},
     sequence::Sequencer,
 };
@@ -85,7 +85,12 @@ impl Communicator {
         let p2p = event.op.pattern.is_p2p();
         let open = self.sequencer.plan(event)?;
         if open.part() == 0 {
-            open.joined = calls.join(&self.key, event, open.seq);
+            // Of several calls in one launch, none is the launch's.
+            let is_of_one = event.op.launch.as_ref().is_none_or(|launch| launch.calls == Some(1));
+            open.joined = match is_of_one {
+                true => calls.join(&self.key, event, open.seq),
+                false => JoinedCall { number: calls.unknown(), ..JoinedCall::default() },
+            };
             open.called = take_api_call(&mut self.api_calls, event);
         }
         let mut record = FlowRecord::new(self.flow, open.seq, call);

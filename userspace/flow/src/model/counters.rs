@@ -100,5 +100,15 @@ counters! {
         without_messages: u64;
         /// Ops of a channel whose graphs were not seen.
         without_graphs: u64;
+        /// Launches without proxy ops: kernels on symmetric memory.
+        symmetric: u64;
+        /// Copies by copy engines.
+        copy_engine: u64;
+        /// One-sided calls.
+        one_sided: u64;
+        /// Launches among them of which neither function nor bytes are known: they are counted only.
+        untold: u64;
+        /// Plans in which nothing was found: a kind of launch that ncclflow does not know.
+        empty: u64;
     }
 }

@@ -135,6 +135,9 @@ impl FlowRecord {
     /// and type. Before, the count is that of the API call, and its type is the op's type only where NCCL
     /// does not turn the elements into bytes.
     pub fn call_bytes(&self) -> Option<u64> {
+        if let Some(launch) = &self.op.launch {
+            return launch.bytes;
+        }
         let task = self.task.as_ref();
         if self.op.pattern.is_p2p() {
             return task?.p2p_bytes;

@@ -201,7 +201,8 @@ fn fit(call: &ApiLineEvent, op: &ProxyOpEvent) -> Fit {
         let size = datatype_bytes(task.datatype.as_deref()?)?;
         task.count?.checked_mul(size)
     });
-    let has_root = matches!(function, Some("Broadcast" | "Reduce"));
+    let has_root =
+        matches!(function, Some("Broadcast" | "Reduce" | "Gather" | "Scatter" | "PutSignal" | "Signal"));
     let is_buffers = buffers.is_none_or(|buffers| buffers == [call.send_buffer, call.recv_buffer]);
     let is_function =
         function.map_or(!matches!(&*call.name, "Send" | "Recv"), |function| *call.name == *function);

@@ -40,6 +40,9 @@ impl Rows {
         let origin = record.origin();
         let op = &record.op;
         let is_p2p = op.pattern.is_p2p();
+        let launch = op.launch.as_deref();
+        let [send, recv] = launch.map_or_else(Default::default, |launch| [launch.send, launch.recv]);
+        let pointer = |address: Option<u64>| address.map(Pointer);
         let row = OpRow {
             op_count: op.op_count,
             rank: record.comm.rank,
@@ -71,7 +74,10 @@ impl Rows {
             tid: origin.map_or(0, |origin| origin.tid),
             host: host.host.clone(),
             count: record.count,
-            bytes: record.task.as_ref().and_then(|task| task.p2p_bytes),
+            bytes: match &op.launch {
+                Some(launch) => launch.bytes,
+                None => record.task.as_ref().and_then(|task| task.p2p_bytes),
+            },
             channel_size: op.channel_size.filter(|_| !is_p2p),
             loop_offset: op.loop_offset.filter(|_| !is_p2p),
             registered: op.registered,
@@ -86,6 +92,16 @@ impl Rows {
             api_call: record.api_call,
             stack: record.stack.map(|(id, _)| id),
             stack_of: record.stack.map(|(_, of)| of),
+            launch: launch.map(|launch| launch.kind),
+            kernel: launch.and_then(|launch| launch.kernel.clone()),
+            calls: launch.map_or(Observed::Absent, |launch| Observed::looked_for(launch.calls)),
+            bytes_at_most: launch.and_then(|launch| launch.bytes_at_most),
+            send_buffer: pointer(send.address),
+            recv_buffer: pointer(recv.address),
+            send_window: pointer(send.window),
+            send_offset: send.offset,
+            recv_window: pointer(recv.window),
+            recv_offset: recv.offset,
             peers: record.peers.iter().map(|peer| peer_row(record, peer)).collect(),
         };
         Op { rank: rank_key(&record.comm, host), row, call_bytes: record.call_bytes() }

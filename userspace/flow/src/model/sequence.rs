@@ -68,7 +68,7 @@ impl Sequencer {
     /// Numbers a call of the plan pass: returns the op that it is a channel of.
     pub(super) fn plan(&mut self, event: &ProxyOpEvent) -> Option<&mut OpenOp> {
         let op = &event.op;
-        let is_p2p = op.pattern.is_p2p();
+        let is_p2p = op.pattern.is_numbered_apart();
         let key = is_p2p.then_some((op.pattern, op.root));
         let identity = Identity {
             task: event.task.as_ref().map(|task| task.pointer),
@@ -92,7 +92,7 @@ impl Sequencer {
     fn next(&mut self, event: &ProxyOpEvent) -> u64 {
         let (op, launched) = (&event.op, event.comm.launched);
         let place = op.op_count >> 1;
-        if op.pattern.is_p2p() {
+        if op.pattern.is_numbered_apart() {
             return self.next_p2p();
         }
         let by_nccl = if op.slices.is_some() {

@@ -163,6 +163,13 @@ fn first_stage(record: &FlowRecord, peer: &PeerFlow) -> Stage {
         Pattern::NvlsTree => Stage::NvlsTree,
         Pattern::PatUp => Stage::PatUp,
         Pattern::PatDown => Stage::PatDown,
-        Pattern::Send | Pattern::Recv | Pattern::Profiler => Stage::P2p,
+        // The last three have no messages.
+        Pattern::Send
+        | Pattern::Recv
+        | Pattern::Profiler
+        | Pattern::Symmetric
+        | Pattern::CopyEngine
+        | Pattern::Grouped
+        | Pattern::OneSided => Stage::P2p,
     }
 }

@@ -8,8 +8,8 @@ use std::{borrow::Cow, collections::BTreeMap};
 use nccl_library::nccl::{Algorithm, Direction, Name, Pattern, Protocol, Transport};
 
 use super::{
-    BytesKind, FrameRow, GpuProcessRow, LinkKey, Observed, Outcome, PeerRow, SecondOf, StackOf, Stage, Wait,
-    WaitRow,
+    BytesKind, FrameRow, GpuProcessRow, LaunchKind, LinkKey, Observed, Outcome, PeerRow, SecondOf, StackOf,
+    Stage, Wait, WaitRow,
 };
 
 /// Type of a column's values.
@@ -111,6 +111,7 @@ texts! {
     Stage: |value| value.name();
     BytesKind: |value| value.name();
     Outcome: |value| value.name();
+    LaunchKind: |value| value.name();
     SecondOf: |value| value.name();
     StackOf: |value| value.name();
 }

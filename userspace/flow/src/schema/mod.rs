@@ -35,5 +35,5 @@ pub use link::{LinkKey, LinkRow, OpTimes, OpTimesRow, WaitRow};
 pub use losses::{CpuReport, Gap, LossReport};
 pub use message::{BytesKind, MessageRow, MessageSums, Stage, Wait, WaitTimes};
 pub use observed::Observed;
-pub use op::{Op, OpRow, Outcome, PeerRow};
+pub use op::{LaunchKind, Op, OpRow, Outcome, PeerRow};
 pub use stack::{FrameRow, PythonFrame, StackId, StackOf, StackRow, is_of_a_library};

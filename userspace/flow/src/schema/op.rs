@@ -1,6 +1,7 @@
 //! An op on a channel: a line of `proxy_flow`.
 
 use super::{
+    api_call::Pointer,
     communicator::RankKey,
     named::named,
     observed::Observed,
@@ -48,6 +49,25 @@ named! {
     }
 }
 
+named! {
+    /// Launch without proxy ops.
+    #[derive(PartialOrd, Ord, Hash)]
+    LaunchKind {
+        /// A kernel on symmetric memory (2.27 and later).
+        Symmetric = "symmetric",
+        /// Copies by copy engines (2.28 and later).
+        CopyEngine = "copy_engine",
+        /// Broadcasts of a group, planned together as `AllGatherV` (2.29 and later).
+        Grouped = "grouped",
+        /// One-sided calls of which no more is known (2.29 and later).
+        OneSided = "one_sided",
+        /// A one-sided call that the CPU's proxy makes.
+        OneSidedByProxy = "one_sided_proxy",
+        /// A one-sided call that a copy engine makes.
+        OneSidedByCopy = "one_sided_copy",
+    }
+}
+
 row! {
     /// A line of `proxy_flow`: one op on one channel. The first 14 keys are those of the older flow
     /// extractors, in their order.
@@ -76,9 +96,10 @@ row! {
         "redOp": Planned, red_op: Option<Name>;
         /// NCCL's pattern of the op: `RING` `RING_TWICE` `PIPELINE_FROM` `PIPELINE_TO` `TREE_UP` `TREE_DOWN`
         /// `TREE_UP_DOWN` `COLLNET_CHAIN` `COLLNET_DIRECT` `NVLS` `NVLS_TREE` `PAT_UP` `PAT_DOWN` `SEND`
-        /// `RECV`
+        /// `RECV`; of launches without proxy ops, which NCCL gives none: `SYMMETRIC` `COPY_ENGINE`
+        /// `GROUPED` `ONE_SIDED`
         "pattern": Planned, pattern: Pattern;
-        /// NCCL's protocol: `LL` `LL128` `SIMPLE`
+        /// NCCL's protocol: `LL` `LL128` `SIMPLE`; `NONE`: a launch without proxy ops
         "protocol": Planned, protocol: Protocol;
         /// The rank before this one in the channel's ring.
         "ringPrev": Planned, ring_prev: i32;
@@ -119,7 +140,8 @@ row! {
         "host": Identity, host: Name;
         /// Elements of `dtype` of the whole collective, as NCCL has them; `null` where not known.
         "count": Planned "elements", count: Option<u64>;
-        /// Size of the whole p2p call, over all channels (2.23 and later).
+        /// Size of the whole p2p call, over all channels (2.23 and later), or of the call of a launch without
+        /// proxy ops.
         "bytes": Planned "bytes", bytes: Option<u64>;
         /// Payload of this channel's part (2.20 and later; up to 2.23 only for rings, chains, trees and PAT,
         /// from the device work).
@@ -172,7 +194,36 @@ row! {
         /// in `ncclGroupEnd`; `call`: the call of the API (with `--api`, or where ops need it to be known,
         /// before NCCL 2.23).
         "stack_of": Measured, stack_of: Option<StackOf>, unless is_none;
-        /// Peers of the op, one for each `SaveProxy` call: objects with the keys below.
+        /// Kind of a launch without proxy ops, which this line stands for: `symmetric`: a kernel on symmetric
+        /// memory (2.27 and later); `copy_engine`: copies by copy engines (2.28 and later); `grouped`:
+        /// broadcasts of a group, planned together (`AllGatherV`, 2.29 and later), where no channel has a
+        /// proxy; `one_sided_proxy`, `one_sided_copy`: a one-sided call that the CPU's proxy or a copy engine
+        /// makes (2.29 and later); `one_sided`: it is not known who. Such a line has no channel, no steps and
+        /// no messages: those keys are 0, -1 or `NONE`.
+        "launch": Planned, launch: Option<LaunchKind>, unless is_none;
+        /// The library's name of the kernel on symmetric memory: function, the way in which the data goes,
+        /// reduction and type (`AllReduce_AGxLLMC_R_sum_f32`); not there where the library's symbols do not
+        /// tell.
+        "kernel": Planned, kernel: Option<Name>, unless is_none;
+        /// Calls that the launch serves, with `launch`; `null`: not known. Of a launch of several calls the
+        /// counts and buffers are not known.
+        "calls": Planned, calls: Observed<u64>, unless is_absent;
+        /// Bytes of all calls of the launch, each rounded up to a multiple of 1,024, where there are several.
+        "bytesAtMost": Planned "bytes", bytes_at_most: Option<u64>, unless is_none;
+        /// Address of the buffer that is sent from, with `launch`.
+        "sendBuffer": Planned, send_buffer: Option<Pointer>, unless is_none;
+        /// Address of the buffer that is received into, with `launch`.
+        "recvBuffer": Planned, recv_buffer: Option<Pointer>, unless is_none;
+        /// NCCL's address of the window that is sent from, with `launch`.
+        "sendWindow": Planned, send_window: Option<Pointer>, unless is_none;
+        /// Offset in that window.
+        "sendOffset": Planned "bytes", send_offset: Option<u64>, unless is_none;
+        /// NCCL's address of the window that is received into or, of a one-sided call, the peer's.
+        "recvWindow": Planned, recv_window: Option<Pointer>, unless is_none;
+        /// Offset in that window.
+        "recvOffset": Planned "bytes", recv_offset: Option<u64>, unless is_none;
+        /// Peers of the op, one for each `SaveProxy` call, or of a one-sided call, for a wait up to 8:
+        /// objects with the keys below.
         "peers": Planned, peers: Vec<PeerRow>;
     }
 }
@@ -212,7 +263,7 @@ row! {
 impl Op {
     /// Returns the bytes that the op was called with, or those of a send or receive.
     pub fn bytes(&self) -> Option<u64> {
-        self.call_bytes.or(self.row.bytes.filter(|_| self.row.pattern.is_p2p()))
+        self.call_bytes.or(self.row.bytes)
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     durations::{Durations as _, Histogram, Sum},
     links::LinkSums,
 };
-use crate::schema::{ApiCallRow, MessageRow, MessageSums, Observed, Op, named::named};
+use crate::schema::{ApiCallRow, LaunchKind, MessageRow, MessageSums, Observed, Op, named::named};
 use nccl_library::nccl::{Algorithm, Direction};
 
 /// Words of 64 ops that are remembered: the last 4,033 ops at least. The channels of an op come within one
@@ -77,7 +77,7 @@ const MAX_PEERS: usize = 128;
 pub struct OpKind {
     /// Function: `AllReduce`, `Send` …; `None`: not known, or beyond the number that is kept apart.
     pub coll: Option<String>,
-    /// Algorithm; `None` for p2p, and before 2.24.
+    /// Algorithm, or kind of a launch without proxy ops; `None` for p2p, and before 2.24.
     pub algorithm: Option<&'static str>,
     pub protocol: Option<&'static str>,
 }
@@ -204,8 +204,9 @@ impl RankStatistics {
     fn count_op(&mut self, op: &Op) {
         let row = &op.row;
         let coll = row.coll.as_deref().filter(|name| is_plain(name));
-        let algorithm = row.algorithm.map(Algorithm::name);
-        let protocol = Some(row.protocol.name());
+        // A launch without proxy ops has its kind in place of an algorithm, and no protocol.
+        let algorithm = row.launch.map(LaunchKind::name).or(row.algorithm.map(Algorithm::name));
+        let protocol = row.launch.is_none().then(|| row.protocol.name());
         let at = self.ops.iter().position(|(kind, _)| {
             kind.coll.as_deref() == coll && kind.algorithm == algorithm && kind.protocol == protocol
         });

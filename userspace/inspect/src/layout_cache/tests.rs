@@ -23,6 +23,7 @@ fn resolved() -> Resolved {
         functions: std::collections::BTreeMap::new(),
         layouts: nccl_library::layouts::Layouts::default(),
         variables: std::collections::BTreeMap::new(),
+        symmetric_kernels: Vec::new(),
         problems: Vec::new(),
     };
     Resolved { resolution, code: nccl_library::symbols::Code::default() }

@@ -14,12 +14,15 @@ pub(super) fn is_sound(resolved: &Resolved, size: u64) -> Result<(), ResolverErr
     let functions = || resolution.functions.values().flatten();
     let is_inside = functions().all(|function| inside(function.uprobe_place().0, 1))
         && code.parts().all(|(at, length)| inside(at.0, length));
-    let items = functions().count() + resolution.layouts.structs.len() + resolution.problems.len();
+    let items = functions().count()
+        + resolution.layouts.structs.len()
+        + resolution.symmetric_kernels.len()
+        + resolution.problems.len();
     if !is_inside {
         return Err(ResolverError::Garbage("a function that is not in the file".to_owned()));
     }
     if items > MAX_ITEMS {
-        return Err(ResolverError::Garbage(format!("{items} functions, structs and problems")));
+        return Err(ResolverError::Garbage(format!("{items} functions, structs, kernels and problems")));
     }
     Ok(())
 }
@@ -59,6 +62,7 @@ mod tests {
             functions: BTreeMap::from([("f".to_owned(), vec![function])]),
             layouts: Layouts::default(),
             variables: std::collections::BTreeMap::new(),
+            symmetric_kernels: Vec::new(),
             problems: Vec::new(),
         };
         Resolved { resolution, code: Code::default() }

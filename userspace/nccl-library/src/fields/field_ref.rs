@@ -162,7 +162,7 @@ macro_rules! fields {
         }
     )*) => {
         /// All structs, in the order in which they are asked for.
-        pub const STRUCTS: &[$crate::fields::StructRef] = &[$($module::STRUCT),*];
+        pub(in crate::fields) const STRUCTS: &[$crate::fields::StructRef] = &[$($module::STRUCT),*];
     $(
         $(#[$about])*
         pub mod $module {

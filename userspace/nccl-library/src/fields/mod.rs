@@ -9,12 +9,17 @@
 pub mod enums;
 mod field_ref;
 mod int;
+mod launches;
 pub mod ras;
 mod structs;
 mod versions;
 
 pub use field_ref::{ArrayField, AskedBy, FieldName, FieldRef, MissingField, StructRef};
 pub use int::{BitField, IntField, signed, unsigned};
+pub use launches::{
+    ce_coll_args, dev_work_bcast, flag_of_launch, kernel_plan, rma_args, sym_dev_args, symk_channel_range,
+    symk_dev_work, symk_dev_work_args, task_rma,
+};
 pub use structs::*;
 pub use versions::{
     counts_always, op_counts_extent, ops_lead_to_tasks, ops_say_their_share, parts_are_reversed,
@@ -23,8 +28,13 @@ pub use versions::{
 
 /// Returns the names of the structs that are asked for by any of these.
 pub fn structs_of(asked_by: &[AskedBy]) -> Vec<String> {
-    let asked = STRUCTS.iter().filter(|strukt| asked_by.contains(&strukt.asked_by));
+    let asked = structs().filter(|strukt| asked_by.contains(&strukt.asked_by));
     asked.map(|strukt| strukt.name.to_owned()).collect()
+}
+
+/// Returns all structs that ncclflow uses.
+pub fn structs() -> impl Iterator<Item = &'static StructRef> {
+    structs::STRUCTS.iter().chain(launches::STRUCTS)
 }
 
 /// Variables that only `ncclflow dump` reads.
@@ -34,7 +44,7 @@ pub fn variables_of_dump() -> Vec<&'static str> {
 
 /// Returns all fields that ncclflow uses.
 pub fn all() -> impl Iterator<Item = &'static FieldRef> {
-    STRUCTS.iter().flat_map(|strukt| strukt.fields)
+    structs().flat_map(|strukt| strukt.fields)
 }
 
 /// Returns structs that serve the same purpose in other versions: work elements up to 2.21, device work from
@@ -49,6 +59,8 @@ pub(crate) fn alternatives(name: &str) -> &'static [&'static str] {
     ];
     if name == work_elem::STRUCT.name {
         &[dev_work_coll::STRUCT.name]
+    } else if name == sym_dev_args::STRUCT.name {
+        &[symk_dev_work_args::STRUCT.name]
     } else if LATER.contains(&name) {
         &[work_elem::STRUCT.name]
     } else {

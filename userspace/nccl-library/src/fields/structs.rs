@@ -211,32 +211,6 @@ fields! {
         STREAM = "stream";
     }
 
-    /// A kernel launch; its tasks and its work are below (src/include/comm.h).
-    Both kernel_plan = "ncclKernelPlan", lost "whole plans at one probe" {
-        COMM = "comm";
-        /// The next plan of the communicator's queue.
-        NEXT = "next";
-        /// True if the plan is part of a CUDA graph.
-        PERSISTENT = "persistent";
-        /// True if CUDA's callback thread posts the plan's ops.
-        BY_CALLBACK = "isHostCbEnq" since "2.24";
-        CHANNEL_MASK = "channelMask";
-        WORK_BYTES = "workBytes" since "2.22";
-        /// Pointer to the `ncclDevKernelArgs`, with the batches behind them.
-        KERNEL_ARGS = "kernelArgs" since "2.22";
-        N_WORK_BATCHES = "nWorkBatches" since "2.22";
-        COLL_TASKS = "collTaskQueue.head" since "2.23";
-        P2P_TASKS = "p2pTaskQueue.head" since "2.23";
-        WORKS = "workQueue.head" since "2.22";
-        PROXY_OPS = "proxyOpQueue.head" since "2.22";
-        /// Work of the plan on each channel.
-        CHANNELS = "channels" until "2.21";
-        /// Pointer to the last `ncclWorkList` of the first channel.
-        CHANNEL_LAST_WORK = "channels.workQueue.tail" until "2.21";
-        /// Number of elements of the first channel's last work; in a union with `nWorkElem`.
-        CHANNEL_LAST_ELEMENTS = "channels.p2pTailElem" until "2.21";
-    }
-
     Tracing nvls = "ncclNvls", lost "the neighbours in the NVLink SHARP graph" {}
     Both peer_info = "ncclPeerInfo", lost "the host and the process of each rank" {
         RANK = "rank";

@@ -12,17 +12,24 @@ named! {
         Ll = "LL",
         Ll128 = "LL128",
         Simple = "SIMPLE",
+        /// None of NCCL's: a launch without proxy ops has no protocol.
+        None = "NONE",
     }
 }
 
 impl Protocol {
+    /// Returns the protocol with a number of NCCL's.
+    pub fn of_nccl(number: u64) -> Option<Self> {
+        Self::from_number(number).filter(|protocol| *protocol != Self::None)
+    }
+
     /// Returns the bytes that chunk sizes are multiples of (`ncclProtoGrainSize`, src/include/device.h, 2.22
     /// to 2.30).
     pub fn grain_bytes(self) -> u64 {
         match self {
             Self::Ll => 16,
             Self::Ll128 => 1920,
-            Self::Simple => 512,
+            Self::Simple | Self::None => 512,
         }
     }
 
@@ -33,7 +40,7 @@ impl Protocol {
         match self {
             Self::Ll => payload.div_ceil(8).saturating_mul(16),
             Self::Ll128 => payload.div_ceil(1920).saturating_mul(2048),
-            Self::Simple => payload,
+            Self::Simple | Self::None => payload,
         }
     }
 }

@@ -8,9 +8,9 @@ use super::request::{Called, Declared};
 use super::{FunctionSpec, Request};
 use crate::{
     fields::{
-        AskedBy, STRUCTS,
+        AskedBy,
         enums::{DATA_TYPE, ENUMS, FUNC, PATTERN, PROXY_OP_STATE, RED_OP, RESULT},
-        structs_of, variables_of_dump,
+        structs, structs_of, variables_of_dump,
     },
     nccl::ApiFunction,
 };
@@ -51,6 +51,9 @@ macro_rules! functions {
 /// Functions without which nothing can be traced.
 const REQUIRED: [&str; 2] = ["ncclProxySaveOp", "SaveProxy"];
 
+/// Functions of calls that not every version has.
+const IN_SOME_VERSIONS: [&str; 1] = ["ncclLaunchRma"];
+
 const PLAN_OF_OP: &str = "the plan that a proxy op belongs to";
 const POSTED: &str = "the posted ops of a plan at one probe";
 const SEND: &str = "when the GPU filled a message";
@@ -77,6 +80,7 @@ functions! {
     ByPointer hostStreamPlanCallback(PLAN_):
         "replays of CUDA graphs, and plans posted from a stream callback";
     FromOtherFiles ncclLaunchKernelAfter_NoCuda(COMM, PLAN): "plans posted right after their launch";
+    FromOtherFiles ncclLaunchRma(COMM, PLAN): "one-sided calls: their peers and bytes";
     Somehow ncclGroupEndInternal(): "which calls were made as one group";
 
     ByPointer ncclCommInitRankFunc(JOB):
@@ -128,7 +132,11 @@ functions! {
 
 /// Returns the functions, structs and enumerations that ncclflow uses.
 pub fn nccl_request() -> Request {
-    let spec = |spec: &FunctionSpec| FunctionSpec { required: REQUIRED.contains(&spec.name), ..*spec };
+    let spec = |spec: &FunctionSpec| FunctionSpec {
+        required: REQUIRED.contains(&spec.name),
+        in_some_versions: IN_SOME_VERSIONS.contains(&spec.name),
+        ..*spec
+    };
     Request {
         functions: FUNCTIONS.iter().map(spec).collect(),
         structs: structs_of(&[AskedBy::Tracing, AskedBy::Both]),
@@ -163,7 +171,7 @@ pub fn nccl_request_with_api() -> Request {
 
 /// Says what is lost without the layout of a struct, or the names of an enumeration, of the catalog.
 pub fn lost_without_type(name: &str) -> Option<&'static str> {
-    let structs = STRUCTS.iter().map(|strukt| (strukt.name, strukt.lost_without));
+    let structs = structs().map(|strukt| (strukt.name, strukt.lost_without));
     structs.chain(ENUMS.iter().copied()).find(|(known, _)| *known == name).map(|(_, lost)| lost)
 }
 

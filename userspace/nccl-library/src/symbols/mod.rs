@@ -26,6 +26,7 @@ mod resolve;
 pub mod shipped;
 mod slot_reset;
 mod stripped;
+mod symmetric_kernels;
 
 pub use catalog::{lost_without_type, nccl_request, nccl_request_of_memory, nccl_request_with_api};
 pub use code::{Code, PLACE_BYTES, Resolved};
@@ -40,5 +41,6 @@ pub use request::{Called, Declared, FunctionSpec, Request};
 pub use resolution::{LayoutSource, Problem, ProblemKind, Resolution, SymbolSource};
 pub use resolve::{resolve, resolve_with};
 pub use slot_reset::SlotReset;
+pub use symmetric_kernels::SymmetricKernel;
 
 pub use crate::elf::{Error, ErrorKind};

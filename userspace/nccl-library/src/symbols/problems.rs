@@ -8,7 +8,7 @@ use super::stripped::Search;
 use super::{Function, FunctionSpec, Param, ParamSource, Problem, ProblemKind, Request, SymbolSource};
 use crate::dwarf::Found;
 use crate::elf::Error;
-use crate::fields;
+use crate::fields::{self, FieldRef};
 use crate::parameter::ParamLocation;
 
 /// Reports debugging information, of the library or a debug file, that cannot be used.
@@ -102,14 +102,19 @@ pub(super) fn of_types(
     };
     let replaced = |name: &str| {
         let others = fields::alternatives(name);
+        let is_newer = |flag: FieldRef| !flag.exists(&found.layouts);
         others.iter().any(|other| found.layouts.struct_size(other).is_some())
+            || fields::flag_of_launch(name).is_some_and(is_newer)
     };
     for name in &request.structs {
         if found.ambiguous.contains(name) {
             let what = "the library has definitions of different sizes under this name";
             add(ProblemKind::LayoutAmbiguous, name, what);
         } else if found.layouts.struct_size(name).is_none() && !replaced(name) {
-            add(ProblemKind::StructMissing, name, &absent);
+            // The version has it, if it has the flag.
+            let flagged = fields::flag_of_launch(name).is_some();
+            let what = if flagged { "its layout is not known" } else { absent.as_str() };
+            add(ProblemKind::StructMissing, name, what);
         }
     }
     for name in &request.enums {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Function;
+use super::{Function, SymmetricKernel};
 use crate::elf::{BuildId, ElfVaddr, Machine};
 use crate::{layouts::Layouts, nccl::NcclVersion};
 
@@ -75,6 +75,9 @@ pub struct Resolution {
     /// is linked for a fixed address; a variable that the symbol table has twice is left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, ElfVaddr>,
+    /// Kernels on symmetric memory, if a symbol table names them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub symmetric_kernels: Vec<SymmetricKernel>,
     /// Things that could not be found out, and what is lost with them.
     pub problems: Vec<Problem>,
 }

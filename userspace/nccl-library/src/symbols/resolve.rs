@@ -9,7 +9,10 @@ use super::identity;
 use super::params::Knowledge;
 use super::probe_point::{self, MAX_FUNCTION};
 use super::stripped::{self, FoundFunction, Search};
-use super::{Function, LayoutSource, Param, Request, Resolution, SymbolSource, mangled, problems};
+use super::{
+    Function, LayoutSource, Param, Request, Resolution, SymbolSource, SymmetricKernel, mangled, problems,
+    symmetric_kernels,
+};
 use crate::dwarf::{self, Found};
 use crate::elf::{Budget, ElfVaddr, Error, FileOffset, Image, Machine, SymbolTable, TableKind};
 use crate::layouts::Layouts;
@@ -52,10 +55,12 @@ pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) 
         functions: BTreeMap::new(),
         layouts: Layouts::default(),
         variables: BTreeMap::new(),
+        symmetric_kernels: Vec::new(),
         problems: Vec::new(),
     };
     let table = SymbolTable::read(image, &mut budget)?;
     let copies = table.as_ref().map(|table| Copies::of_table(table, request)).unwrap_or_default();
+    resolution.symmetric_kernels = kernels_in(table.as_ref(), request);
     let own = match dwarf::search(image, &copies.wanted(request), &mut budget) {
         // Some object files have it, but none of NCCL's own: no better than none.
         Ok(Some(found)) if says_nothing(&found) => {
@@ -81,6 +86,11 @@ pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) 
     Ok(resolution)
 }
 
+/// Returns the kernels on symmetric memory, if functions are asked for.
+fn kernels_in(table: Option<&SymbolTable>, request: &Request) -> Vec<SymmetricKernel> {
+    table.filter(|_| !request.functions.is_empty()).map(symmetric_kernels::find).unwrap_or_default()
+}
+
 fn says_nothing(found: &Found) -> bool {
     let types = found.layouts.structs.len() + found.layouts.enums.len() + found.ambiguous.len();
     found.functions.is_empty() && found.declared.is_empty() && types == 0
@@ -99,7 +109,10 @@ fn of_debug_file(
     let mut budget = Budget::default();
     let mut read = || -> Result<Option<Evidence>, Error> {
         let table = SymbolTable::read(&file, &mut budget)?;
-        let copies = table.map(|table| Copies::of_table(&table, request)).unwrap_or_default();
+        let copies = table.as_ref().map(|table| Copies::of_table(table, request)).unwrap_or_default();
+        if resolution.symmetric_kernels.is_empty() {
+            resolution.symmetric_kernels = kernels_in(table.as_ref(), request);
+        }
         let found = dwarf::search(&file, &copies.wanted(request), &mut budget)?;
         Ok(found.map(|found| Evidence { copies, found, ..Evidence::default() }))
     };

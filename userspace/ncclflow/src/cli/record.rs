@@ -293,7 +293,11 @@ fn summarize(outcome: &Outcome, output: Option<&Path>) {
         let removed =
             if removed > 0 { format!("; {removed} older ones were removed") } else { String::new() };
         tell!("{} windows{removed}", report.windows.len());
-    } else if report.communicators.is_empty() && by_arguments == 0 && output.is_some() {
+    } else if report.communicators.is_empty()
+        && by_arguments == 0
+        && output.is_some()
+        && report.model.plans.empty == 0
+    {
         tell!("no NCCL operation was seen in this time; `ncclflow dump` says whether the processes wait");
     }
     if let (Some(files), Some(output)) = (&report.files, output) {
@@ -333,6 +337,13 @@ fn summarize(outcome: &Outcome, output: Option<&Path>) {
     ]);
     if !cut.is_empty() {
         tell!("cut off by the beginning or the end of the recording: {}", cut.join(", "));
+    }
+    let nothing_known = counted([
+        (model.plans.untold, "kernels on symmetric memory that the library's symbols do not name"),
+        (model.plans.empty, "launches of a kind that ncclflow does not know"),
+    ]);
+    if !nothing_known.is_empty() {
+        tell!("launched, and no more is known of them: {}", nothing_known.join(", "));
     }
     if model.proxy_not_known > 0 {
         tell!(

@@ -72,6 +72,7 @@ fn decoder() -> Decoder {
         names: NameTables::default(),
         plan_fields: None,
         op_work: None,
+        symmetric_kernels: Vec::new(),
         communicator: None,
     }
 }

@@ -1,6 +1,7 @@
 //! Rows from a recording, made in the same way as from live records.
 
 use flow::{
+    model::PlanCounters,
     recording::Session,
     session::{SessionReport, WindowIterations},
 };
@@ -59,12 +60,27 @@ pub struct Read {
     pub is_cut: bool,
     /// Parts that could not be read.
     pub damage: Damage,
+    /// Launches that were walked.
+    pub plans: PlanCounters,
 }
 
 impl Read {
+    /// Says how many launches were seen of which no operation could be made; `None`: of all of them.
+    pub fn untold_launches(&self) -> Option<String> {
+        let PlanCounters { plans, untold, empty, .. } = self.plans;
+        let nothing = untold + empty;
+        (nothing > 0).then(|| {
+            format!(
+                "of {nothing} of {plans} launches nothing is known but that they were: kernels on symmetric memory \
+                 without symbols, or a kind of launch that ncclflow does not know"
+            )
+        })
+    }
+
     /// Returns notes for the reader about what was read, a sentence each.
     pub fn notes(&self) -> Vec<String> {
         let Self { undecodable, is_cut, damage, .. } = *self;
+        let untold = self.untold_launches();
         let Damage { blocks, bytes, unknown, removed, removed_lasting, missing_segments } = damage;
         let notes = [
             (
@@ -96,6 +112,7 @@ impl Read {
             ),
             (unknown > 0, format!("{unknown} blocks and events are of a newer version, and were left out")),
             (undecodable > 0, format!("{undecodable} records could not be understood")),
+            (untold.is_some(), untold.unwrap_or_default()),
         ];
         notes.into_iter().filter(|(is_so, _)| *is_so).map(|(_, note)| note).collect()
     }
@@ -198,6 +215,7 @@ impl RecordedSession {
             report,
             is_cut,
             damage: reader.damage(),
+            plans: pipeline.model_counters().plans,
         })
     }
 }

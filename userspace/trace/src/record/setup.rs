@@ -22,7 +22,7 @@ use super::{
     recorder::Recording,
 };
 use flow::{
-    decode::{CommunicatorPlaces, Decoder, OpWorkFields, PlanFields, ProxyOpFields},
+    decode::{CommunicatorPlaces, Decoder, LaunchKernel, OpWorkFields, PlanFields, ProxyOpFields},
     recording::Binding,
     schema::HostInfo,
     session::{Level, LibraryReport},
@@ -204,6 +204,7 @@ fn no_decoder() -> Decoder {
         names: NameTables::default(),
         plan_fields: None,
         op_work: None,
+        symmetric_kernels: Vec::new(),
         communicator: None,
     }
 }
@@ -264,6 +265,7 @@ impl LibraryInUse {
             names: NameTables::from_layouts(&resolution.layouts).or_as_declared(),
             plan_fields: PlanFields::from_layouts(&resolution.layouts, resolution.nccl_version),
             op_work: OpWorkFields::from_layouts(&resolution.layouts),
+            symmetric_kernels: LaunchKernel::all(&resolution.symmetric_kernels),
             communicator: CommunicatorPlaces::find(&resolution.layouts, 0).ok(),
         });
         Ok(Self { probes, decoder, ..self })

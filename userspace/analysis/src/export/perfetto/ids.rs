@@ -6,7 +6,7 @@ use nccl_library::nccl::Direction;
 /// Returns the number of an op. A collective has the same on all ranks and channels. Gives `None` if its
 /// `seq` is counted from the beginning of a part, so that other ranks' need not be the same.
 pub(super) fn op_id(op: &Op) -> Option<u64> {
-    id_of(op.rank, op.row.seq, op.row.pattern.is_p2p(), op.row.seq_local)
+    id_of(op.rank, op.row.seq, op.row.pattern.is_numbered_apart(), op.row.seq_local)
 }
 
 /// Returns the number of an API call's op, as [`op_id`] does.
@@ -15,8 +15,8 @@ pub(super) fn id_of(rank: RankKey, seq: u64, is_p2p: bool, seq_local: Option<boo
         return None;
     }
     let RankKey { hash, instance, rank, pid } = rank;
-    // Each rank numbers its own sends and receives. Without a hash (before 2.18) nothing tells which ranks
-    // are of one communicator.
+    // Each rank numbers its own sends, receives, and launches without proxy ops. Without a hash (before 2.18)
+    // nothing tells which ranks are of one communicator.
     let own = match hash {
         Some(_) if !is_p2p => [0, 0],
         _ => [u64::from(rank.cast_unsigned()) + 1, u64::from(pid)],

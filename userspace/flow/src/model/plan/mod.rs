@@ -4,6 +4,7 @@
 //! are taken from the plan's queue; the others are derived.
 
 mod collective;
+mod launch;
 mod p2p;
 mod pat;
 mod peers;
@@ -22,8 +23,8 @@ use super::{
 };
 use crate::{
     decode::{
-        CollTask, CommunicatorId, Connector, OpCounts, Origin, P2pTask, PlanEvent, PlanPart, PlanPartEvent,
-        ProxyOp, ProxyOpEvent, ProxyPeerEvent, QueuedOp, TaskInfo, Work, WorkBatch, WorkKind,
+        CollTask, CommunicatorId, Connector, OneSidedCall, OpCounts, Origin, P2pTask, PlanEvent, PlanPart,
+        PlanPartEvent, ProxyOp, ProxyOpEvent, ProxyPeerEvent, QueuedOp, TaskInfo, Work, WorkBatch, WorkKind,
     },
     wire::PlanList,
 };
@@ -60,6 +61,7 @@ struct Parts {
     batches: Vec<WorkBatch>,
     op_counts: Option<OpCounts>,
     queued: Vec<QueuedOp>,
+    one_sided: Vec<OneSidedCall>,
 }
 
 impl PlanAssembler {
@@ -128,8 +130,16 @@ impl PlanAssembler {
             self.early.insert(known_as, posts);
             return Vec::new();
         }
+        if plan.one_sided {
+            return Self::one_sided(plan, parts);
+        }
         self.counters.plans += 1;
+        if let Some(launch) = &plan.launch {
+            return self.launched(plan, launch).into_iter().collect();
+        }
+        self.counters.empty += u64::from(plan.nodes.iter().all(|(_, nodes, cut)| *nodes == 0 && !cut));
         let mut calls = self.planned(plan, parts, whole);
+        calls.extend(launch::grouped(plan, parts).filter(|_| whole));
         if let Some(posts) = self.early.remove(&known_as) {
             calls.extend(posts);
         } else if plan.by_callback || plan.persistent {
@@ -163,6 +173,7 @@ impl PlanAssembler {
                 PlanPart::Batch(batch) => parts.batches.push(batch),
                 PlanPart::OpCounts(counts) => parts.op_counts = Some(counts),
                 PlanPart::ProxyOp(op) => parts.queued.push(*op),
+                PlanPart::OneSided(call) => parts.one_sided.push(*call),
                 PlanPart::Channel(channel, graphs) => topology.note_channel(channel, graphs),
                 PlanPart::Connectors(channel, connectors) => topology.note_connectors(channel, connectors),
             }
@@ -181,6 +192,8 @@ impl PlanAssembler {
                 PlanList::Batches => parts.batches.len(),
                 PlanList::OpCounts => usize::from(parts.op_counts.is_some()),
                 PlanList::ProxyOps => parts.queued.len(),
+                PlanList::OneSidedByProxy => parts.one_sided.iter().filter(|call| call.by_proxy).count(),
+                PlanList::OneSidedByCopy => parts.one_sided.iter().filter(|call| !call.by_proxy).count(),
             };
             whole &= u64::try_from(came) == Ok(*nodes);
             cut |= *was_cut;
@@ -253,8 +266,11 @@ impl PlanAssembler {
                     let receive_task = take(receive.n_channels != 0, "Recv", receive.peer);
                     p2p::ops(plan, p2p, [receive_task, send_task], &batches, offset)
                 }
-                // The ops do not follow from the work. If each channel has one in the queue, these are all.
-                WorkKind::Broadcast => is_queued_everywhere(plan, parts).then(Vec::new),
+                // The ops do not follow from the work. If each channel has one in the queue, these are all;
+                // if none has, the launch has an op of its own.
+                WorkKind::Broadcast(_) => (is_queued_everywhere(plan, parts)
+                    || launch::grouped(plan, parts).is_some())
+                .then(Vec::new),
                 WorkKind::Other => None,
             };
             match found {

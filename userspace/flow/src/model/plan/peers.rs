@@ -31,7 +31,13 @@ pub(super) fn calls(op: &ProxyOp, graphs: &ChannelGraphs, rank: i32) -> Vec<Call
         // A copy to oneself has no peer.
         Pattern::Send => unless(&[(rank, (Send, op.root, 1))], op.root),
         Pattern::Recv => unless(&[(rank, (Recv, op.root, 1))], op.root),
-        Pattern::PatUp | Pattern::PatDown | Pattern::Profiler => Vec::new(),
+        Pattern::PatUp
+        | Pattern::PatDown
+        | Pattern::Profiler
+        | Pattern::Symmetric
+        | Pattern::CopyEngine
+        | Pattern::Grouped
+        | Pattern::OneSided => Vec::new(),
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     *,
 };
 use crate::{
-    decode::{Event, OpShape},
+    decode::{BroadcastWork, Event, OpShape},
     model::{FlowRecord, Node, Session},
 };
 
@@ -22,6 +22,8 @@ fn plan() -> PlanEvent {
         pat: None,
         work_bytes: 0,
         nodes: Vec::new(),
+        launch: None,
+        one_sided: false,
     }
 }
 
@@ -65,4 +67,32 @@ fn a_queued_op_without_its_connector_is_one_op() {
         .map(|op| (op.op.op_count, op.planned_at.is_some(), op.posted_at.is_some(), op.needed, op.incomplete))
         .collect();
     assert_eq!(ops, [(13, true, true, true, true)]);
+}
+
+/// Works of grouped broadcasts without a proxy, as `ncclScheduleBcastTasksToPlan` makes them: on two
+/// channels, one work for each of three broadcasts, by their depth in the channel's ring.
+#[test]
+fn grouped_broadcasts_without_a_proxy_are_one_op_of_the_launch() {
+    let work = |ring_depth, bytes| Work {
+        size: 48,
+        what: WorkKind::Broadcast(Some(BroadcastWork { ring_depth, bytes })),
+    };
+    let works =
+        [(0, 512), (1, 256), (3, 256), (0, 488), (2, 0), (3, 100)].map(|(depth, bytes)| work(depth, bytes));
+    let parts = Parts { works: works.to_vec(), ..Parts::default() };
+    let mut assembler = PlanAssembler::default();
+    let calls = assembler.calls(&plan(), &parts, true);
+    let [call] = calls.as_slice() else { panic!("{calls:?}") };
+    let launch = call.event.op.launch.as_ref().unwrap();
+    assert_eq!((launch.calls, launch.bytes), (Some(3), Some(512 + 256 + 256 + 488 + 100)));
+    assert_eq!(
+        (call.event.op.coll.as_deref(), call.event.op.pattern),
+        (Some("AllGatherV"), Pattern::Grouped)
+    );
+    assert_eq!(assembler.counters.underived, 0);
+
+    // The depths rise from one channel to the next: where the first ends cannot be told.
+    let works = [work(0, 512), work(3, 100)].to_vec();
+    let calls = assembler.calls(&plan(), &Parts { works, ..Parts::default() }, true);
+    assert_eq!((calls.len(), assembler.counters.underived), (0, 2));
 }

@@ -15,12 +15,15 @@
 //!   takes what it needs of a node from the node's record, and counters are touched last, as they make the
 //!   processor wait for its stores. Launches with one collective that needs no proxy take a short way
 //!   (`short_walk`), which sends what the walk would send, or nothing.
+//! - Launches without proxy ops (symmetric memory, copy engines, one-sided calls) say what they do in their
+//!   arguments, which the launch's own record has (`launch_args`).
 //!
 //! A fetch plan has at most 48 steps over 32 words: load, add, scale, emit, copy. Each record carries the
 //! communicator's identity, as an address can come to mean another communicator.
 
 mod api_probes;
 mod connector;
+mod launch_args;
 mod lookup;
 mod op_probes;
 mod op_work;

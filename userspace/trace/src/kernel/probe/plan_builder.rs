@@ -5,8 +5,8 @@ use std::{fmt, ops::Range};
 use anyhow::{Error, Result, anyhow};
 
 use ncclflow_common::{
-    FetchPlan, MAX_COPY, MAX_QUEUES, MAX_STEPS, PART_SLOTS, RECORD_CLASSES, RecordClass, RecordHeader, SLOTS,
-    STACK_POINTER_SLOT, Step, StepOp, TEMP_SLOTS,
+    ARG_SLOTS, FetchPlan, MAX_COPY, MAX_QUEUES, MAX_STEPS, PART_SLOTS, RECORD_CLASSES, RecordClass,
+    RecordHeader, SLOTS, STACK_POINTER_SLOT, Step, StepOp, TEMP_SLOTS,
 };
 
 use flow::wire::Span;
@@ -138,6 +138,54 @@ impl<'a> PlanBuilder<'a> {
         if let Some(rests_on) = self.rests_on.get_mut(usize::from(variable.0)) {
             *rests_on |= rested_on;
         }
+    }
+
+    /// Returns a word that is 0 until steps load it, also under [`PlanBuilder::unless_zero`].
+    pub(super) fn reserve(&mut self) -> Slot {
+        self.temp()
+    }
+
+    /// Loads `len` bytes into a word that was reserved.
+    pub(super) fn load_into(&mut self, word: Slot, base: Slot, offset: i64, len: u16) {
+        self.push(StepOp::Load, Step { dst: word.0, len, imm: offset, ..of(base) });
+    }
+
+    /// Adds a word, and a number, to a word that was reserved.
+    pub(super) fn add_to(&mut self, word: Slot, other: Slot, number: i64) {
+        self.push(StepOp::Scale, Step { dst: word.0, index: other.0, imm: 1, ..of(word) });
+        self.push(StepOp::Add, Step { dst: word.0, imm: number, ..of(word) });
+    }
+
+    /// Makes the words with the function's arguments 0, for other use: the arguments are gone.
+    pub(super) fn free_arguments(&mut self) -> [Slot; ARG_SLOTS] {
+        let mut number = 0;
+        [(); ARG_SLOTS].map(|()| {
+            let slot = Slot(number);
+            number += 1;
+            // The difference of a word with itself is 0.
+            self.push(StepOp::Scale, Step { dst: slot.0, index: slot.0, imm: -1, ..of(slot) });
+            if let Some(rests_on) = self.rests_on.get_mut(usize::from(slot.0)) {
+                *rests_on = 0;
+            }
+            slot
+        })
+    }
+
+    /// Loads as many words at `base` into the words that had the arguments.
+    pub(super) fn load_words_into(&mut self, words: [Slot; ARG_SLOTS], base: Slot) {
+        let len = u16::try_from(8 * words.len()).unwrap_or(u16::MAX);
+        let rests_on = self.push(StepOp::LoadWords, Step { dst: 0, len, ..of(base) });
+        for word in words {
+            if let Some(rests) = self.rests_on.get_mut(usize::from(word.0)) {
+                *rests = rests_on;
+            }
+        }
+    }
+
+    /// Returns how many steps there are, and how many bytes the record has.
+    pub(super) fn extent(&self) -> (u32, u16) {
+        let steps = u32::try_from(self.steps.len()).unwrap_or(u32::MAX);
+        (steps, u16::try_from(self.record_len).unwrap_or(u16::MAX))
     }
 
     /// Computes `value`, less `limit` where it is not below that.

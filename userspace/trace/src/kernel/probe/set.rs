@@ -4,6 +4,7 @@ use ncclflow_common::{FetchPlan, Walk};
 
 use super::{
     api_probes::{api_arguments, api_entry, api_line, api_return},
+    launch_args,
     lookup::Compiled,
     op_probes::{api_call, proxy_op, proxy_peer},
     step_places::add_steps,
@@ -134,6 +135,9 @@ fn plans(resolution: &Resolution) -> ProbeSet {
     }
     if !set.missing.is_empty() {
         set.probes.clear();
+    } else if launch_args::sees_one_sided(resolution) {
+        let lost = "one-sided calls: their peers and bytes";
+        set.add(resolution, launch_args::ONE_SIDED, lost, |function| walk_probes::walk(resolution, function));
     }
     set
 }
@@ -183,7 +187,7 @@ pub fn take_stacks(set: &mut ProbeSet) {
         probe.takes_stack = match probe.kind {
             ProbeKind::ApiLine(_) | ProbeKind::ApiArguments(_) | ProbeKind::ApiCall(_) => true,
             // CUDA calls the callback, so there is no caller to show.
-            ProbeKind::Plan(_) => probe.function == walk_probes::LAUNCH,
+            ProbeKind::Plan(_) => probe.function != walk_probes::CALLBACK,
             ProbeKind::ProxyOp(_) => !has_calls,
             _ => false,
         };

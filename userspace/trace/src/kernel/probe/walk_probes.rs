@@ -3,7 +3,8 @@
 //! `ncclLaunchKernelAfter_NoCuda(comm, plan)` is called for each plan, after its kernel was launched and
 //! before its ops are posted, and is a real function in every official library from 2.16 to 2.32. There the
 //! plan's tasks, its device work and its proxy ops can be followed. Where the ops are posted from the stream
-//! instead (CUDA graphs), `hostStreamPlanCallback(plan)` is called each time. From 2.23 on a plan holds all
+//! instead (CUDA graphs), `hostStreamPlanCallback(plan)` is called each time. One-sided calls are taken out
+//! of their plan before, in `ncclLaunchRma(comm, plan)` (2.29 and later). From 2.23 on a plan holds all
 //! that its ops are made of: see [`flow::model`].
 
 use ncclflow_common::{
@@ -12,6 +13,7 @@ use ncclflow_common::{
 };
 
 use super::{
+    launch_args,
     lookup::Compiled,
     op_probes::task,
     plan_builder::{PlanBuilder, Slot},
@@ -56,7 +58,7 @@ pub(super) fn is_possible(resolution: &Resolution) -> bool {
         && [LAUNCH, CALLBACK].iter().all(|name| resolution.functions(name).len() == 1)
 }
 
-/// Compiles one of the two probes.
+/// Compiles one of the probes.
 pub(super) fn walk(resolution: &Resolution, function: &Function) -> Compiled {
     let in_callback = function.name == CALLBACK;
     let mut head = PlanBuilder::new(resolution);
@@ -64,7 +66,12 @@ pub(super) fn walk(resolution: &Resolution, function: &Function) -> Compiled {
     let parts = vec![Part { name: "head", kind: ProbeKind::Head, plan: FetchPlan::default() }];
     let mut assembly = Assembly { resolution, head, comm, plan, parts, lists: Vec::new(), gates: Vec::new() };
     let mut walk = assembly.table();
-    assembly.find_lists(in_callback);
+    let one_sided = function.name == launch_args::ONE_SIDED;
+    if one_sided {
+        assembly.one_sided(plan);
+    } else {
+        assembly.find_lists(in_callback);
+    }
     let Assembly { head, mut parts, lists, gates, .. } = assembly;
     if let Some(part) = parts.first_mut() {
         part.plan = head.finish()?;
@@ -77,32 +84,75 @@ pub(super) fn walk(resolution: &Resolution, function: &Function) -> Compiled {
         *slot = gate;
     }
 
+    let nodes: Vec<PlanList> = lists.iter().map(|(list, _)| *list).collect();
+    let of_launch = function.name == LAUNCH;
+    // Where the arguments of other launches do not fit, ordinary ones are seen all the same.
+    let own = own_record(resolution, function, &nodes, of_launch);
+    let own =
+        own.or_else(
+            |error| if of_launch { own_record(resolution, function, &nodes, false) } else { Err(error) },
+        )?;
+    walk.nodes_at = own.spans.nodes.first().map_or(0, |(_, first)| first.at);
+    let mut program = WalkProgram { parts, walk };
+    if of_launch {
+        program.walk.short =
+            short(&resolution.layouts, own.args, &program, &own.ordinary).unwrap_or_default();
+    }
+    Ok((own.plan, ProbeKind::Plan(own.spans), Some(program)))
+}
+
+/// The record of the probe itself.
+struct OwnRecord {
+    plan: FetchPlan,
+    /// The plan without what only launches without proxy ops need.
+    ordinary: FetchPlan,
+    spans: PlanSpans,
+    /// Slots of the communicator and of the plan.
+    args: [u8; 2],
+}
+
+fn own_record(
+    resolution: &Resolution,
+    function: &Function,
+    lists: &[PlanList],
+    with_args: bool,
+) -> anyhow::Result<OwnRecord> {
     let mut last = PlanBuilder::after_walk(resolution);
     let (comm, plan) = comm_and_plan(&mut last, function);
     let comm_spans = last.communicator(resolution, comm);
-    let needed = [kernel_plan::PERSISTENT, kernel_plan::CHANNEL_MASK, kernel_plan::WORK_BYTES];
-    let (pointer, [persistent, channel_mask, work_bytes], [by_callback]) =
-        last.emit_and_copy_fields(plan, needed, [Some(kernel_plan::BY_CALLBACK)]);
+    let [kernel, args_size] = launch_args::COPIED;
+    let needed =
+        [kernel_plan::PERSISTENT, kernel_plan::CHANNEL_MASK, kernel_plan::WORK_BYTES, kernel, args_size];
+    let [symmetric, copy_engine, rma] = launch_args::FLAGS.map(Some);
+    let (pointer, [persistent, channel_mask, work_bytes, kernel, args_size], [by_callback, flags @ ..]) =
+        last.emit_and_copy_fields(
+            plan,
+            needed,
+            [Some(kernel_plan::BY_CALLBACK), symmetric, copy_engine, rma],
+        );
     let by_callback = by_callback.unwrap_or_else(|| last.emit_field(comm, comm::PERSISTENT_REFS));
     let nodes = last.nodes();
-    walk.nodes_at = nodes.first().map_or(0, |first| first.at);
+    let (steps, bytes) = last.extent();
+    let launch = if with_args {
+        launch_args::args(&mut last, resolution, plan, flags, [kernel, args_size])
+    } else {
+        None
+    };
     let spans = PlanSpans {
         comm: comm_spans,
         plan: pointer,
-        in_callback,
+        in_callback: function.name == CALLBACK,
         persistent,
         by_callback,
         channel_mask,
         work_bytes,
-        nodes: lists.iter().map(|(list, _)| *list).zip(nodes).collect(),
+        nodes: lists.iter().copied().zip(nodes).collect(),
+        launch,
+        one_sided: function.name == launch_args::ONE_SIDED,
     };
-    let own = last.finish()?;
-    let mut program = WalkProgram { parts, walk };
-    if !in_callback {
-        let args = [comm, plan].map(Slot::number);
-        program.walk.short = short(&resolution.layouts, args, &program, &own).unwrap_or_default();
-    }
-    Ok((own, ProbeKind::Plan(spans), Some(program)))
+    let whole = last.finish()?;
+    let ordinary = FetchPlan { n_steps: steps, record_len: bytes, ..whole };
+    Ok(OwnRecord { plan: whole, ordinary, spans, args: [comm, plan].map(Slot::number) })
 }
 
 /// Loads the communicator and the plan, the words that both fetch plans start from.
@@ -123,7 +173,7 @@ pub(super) struct Assembly<'a> {
     comm: Slot,
     plan: Slot,
     pub(super) parts: Vec<Part>,
-    lists: Vec<(PlanList, Queue)>,
+    pub(super) lists: Vec<(PlanList, Queue)>,
     gates: Vec<Gate>,
 }
 
@@ -178,7 +228,7 @@ impl Assembly<'_> {
         let bytes = part.number(bytes);
         let (address, bytes) = part.emit_and_copy(node, 0, bytes);
         let task = (list == PlanList::ProxyOps).then(|| task(&mut part, node));
-        let spans = PlanNodeSpans { list, address, bytes, task };
+        let spans = PlanNodeSpans { list, address, bytes, task, ranks: None };
         let plan = self.add_part(list.name(), ProbeKind::PlanNode(spans), part);
         // The walk looks for the node's bytes at this place in the record only.
         let is_small = self.parts.last().is_some_and(|part| part.plan.class == 0);

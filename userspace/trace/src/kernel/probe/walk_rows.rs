@@ -252,6 +252,12 @@ fn algorithm_of(pattern: Pattern) -> Option<Algorithm> {
         Pattern::Nvls => Algorithm::Nvls,
         Pattern::NvlsTree => Algorithm::NvlsTree,
         Pattern::PatUp | Pattern::PatDown => Algorithm::Pat,
-        Pattern::Send | Pattern::Recv | Pattern::Profiler => return None,
+        Pattern::Send
+        | Pattern::Recv
+        | Pattern::Profiler
+        | Pattern::Symmetric
+        | Pattern::CopyEngine
+        | Pattern::Grouped
+        | Pattern::OneSided => return None,
     })
 }
