@@ -34,7 +34,7 @@ pub use convention::{argument_registers, integer_argument};
 pub use debug_file::DebugFiles;
 pub use function::{FoundBy, Function, Param, ParamSource};
 pub use machine_code::{CallSite, MachineCode};
-pub use probe_point::x86_register;
+pub use probe_point::{refuses_probe, x86_register};
 pub use registers::register_name;
 pub use report::render;
 pub use request::{Called, Declared, FunctionSpec, Request};

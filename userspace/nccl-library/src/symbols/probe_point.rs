@@ -10,7 +10,7 @@
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfo, InstructionInfoFactory,
-    OpAccess, OpKind, Register,
+    Mnemonic, OpAccess, OpKind, Register,
 };
 
 use super::Param;
@@ -29,6 +29,46 @@ pub(super) const ARGUMENTS: [Register; 6] =
 /// entry, if nothing better is known to be safe. `code` is all of the function, x86-64; `params` says where
 /// its parameters are at the entry.
 pub(super) fn uprobe_offset(code: &[u8], params: &[Param]) -> u64 {
+    match emulated_place(code, params) {
+        0 => behind_refused(code),
+        place => place,
+    }
+}
+
+/// Returns the first place behind instructions at the entry that [`refuses_probe`] names: they do nothing, so
+/// all is as at the entry. 0 if there are none, or something jumps there.
+fn behind_refused(code: &[u8]) -> u64 {
+    let mut place = 0;
+    while let Some(rest) = usize::try_from(place).ok().and_then(|place| code.get(place..))
+        && refuses_probe(rest).is_some()
+        && place < MAX_FUNCTION
+    {
+        place += Decoder::new(64, rest, DecoderOptions::NONE).decode().len() as u64;
+    }
+    if place != 0 && is_jumped_to(code, place) { 0 } else { place }
+}
+
+/// Says why no uprobe may be set on the instruction at the beginning of `code`, x86-64.
+///
+/// Linux 6.18 replaces a probed NOP of 5 bytes by a call, which pushes below the stack pointer: a leaf
+/// function with values in its red zone reads them back wrong (9,999 of 10,000 on 6.18.44). It refuses NOPs
+/// of 10 bytes (errno 524); later kernels replace those.
+pub fn refuses_probe(code: &[u8]) -> Option<&'static str> {
+    let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
+    if instruction.mnemonic() != Mnemonic::Nop {
+        return None;
+    }
+    match instruction.len() {
+        5 => Some(
+            "its first instruction is a NOP of 5 bytes, where kernels from 6.18 on overwrite values of a function \
+             that calls no other",
+        ),
+        10 => Some("its first instruction is a NOP of 10 bytes, which kernels refuse or replace"),
+        _ => None,
+    }
+}
+
+fn emulated_place(code: &[u8], params: &[Param]) -> u64 {
     let read = read_registers(params);
     let mut information = InstructionInfoFactory::new();
     let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
@@ -137,7 +177,7 @@ fn is_jumped_to(code: &[u8], offset: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::uprobe_offset;
+    use super::{refuses_probe, uprobe_offset};
     use crate::parameter::ParamLocation;
     use crate::symbols::Param;
 
@@ -215,6 +255,48 @@ mod tests {
         assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x53, 0xff, 0xe0], &THREE), 0);
         assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x53, 0xff, 0x24, 0xc2], &THREE), 0);
         assert_eq!(offset(&[0x48, 0x8b, 0x06, 0x53, 0xff, 0x60, 0x18], &THREE), 3);
+    }
+
+    /// `nopl 0(%rax,%rax,1)` and `cs nopw 0(%rax,%rax,1)`, as compilers and assemblers write them.
+    const NOP_5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+    const NOP_10: [u8; 10] = [0x66, 0x2e, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00];
+
+    #[test]
+    fn a_nop_that_kernels_replace_is_never_probed() {
+        for nop in [NOP_5.as_slice(), &NOP_10] {
+            assert!(refuses_probe(nop).is_some());
+            let with = |code: &[u8]| [nop, code].concat();
+            // push %rbx behind it: emulated
+            assert_eq!(offset(&with(&[0x53, 0xc3]), &THREE), nop.len() as u64);
+            // mov %edi,%eax; ret: not emulated, and still not the NOP
+            let code = with(&[0x89, 0xf8, 0xc3]);
+            assert_eq!(offset(&code, &THREE), nop.len() as u64);
+            assert!(refuses_probe(&code[nop.len()..]).is_none());
+            // Two of them.
+            assert_eq!(offset(&with(&with(&[0x89, 0xf8, 0xc3])), &THREE), 2 * nop.len() as u64);
+        }
+        // 5 bytes, and a loop back to what follows: the entry stays, and is refused.
+        let looped = [NOP_5.as_slice(), &[0x89, 0xf8, 0xeb, 0xfc]].concat();
+        assert_eq!(offset(&looped, &THREE), 0);
+        assert!(refuses_probe(&looped).is_some());
+    }
+
+    #[test]
+    fn other_instructions_are_not_refused() {
+        for code in [
+            [0x90].as_slice(),                     // nop
+            &[0x66, 0x90],                         // xchg %ax,%ax
+            &[0x0f, 0x1f, 0x40, 0x00],             // nopl 0(%rax)
+            &[0x0f, 0x1f, 0x80, 0, 0, 0, 0],       // nopl 0(%rax), 7 bytes
+            &[0xe8, 0, 0, 0, 0],                   // call, 5 bytes
+            &[0xb8, 1, 0, 0, 0],                   // mov $1,%eax, 5 bytes
+            &[0xf3, 0x0f, 0x1e, 0xfa],             // endbr64
+            &[0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8], // movabs, 10 bytes
+            &[],
+            &[0x0f, 0x1f],
+        ] {
+            assert_eq!(refuses_probe(code), None, "{code:x?}");
+        }
     }
 
     #[test]

@@ -29,8 +29,9 @@ use flow::{
     wire::ProbeKind,
 };
 use nccl_library::{
+    elf::Machine,
     nccl::NameTables,
-    symbols::{PLACE_BYTES, Resolved},
+    symbols::{PLACE_BYTES, Resolved, refuses_probe},
 };
 
 /// Options and cache for finding targets.
@@ -241,6 +242,9 @@ impl LibraryInUse {
         }
         if choice.stacks.is_some() {
             probe::take_stacks(&mut probes);
+        }
+        if resolution.machine == Machine::X86_64 {
+            probes.refuse(|place| code.at(place, PLACE_BYTES).and_then(refuses_probe));
         }
         let is_indispensable = |probe: &Probe| match choice.level {
             Level::Api => matches!(probe.kind, ProbeKind::ApiLine(_) | ProbeKind::ApiArguments(_)),

@@ -195,6 +195,15 @@ pub fn take_stacks(set: &mut ProbeSet) {
 }
 
 impl ProbeSet {
+    /// Takes out probes at places where none may be: `why` says so of a place in the file. Whatever named the
+    /// place, the library's symbols, a debug file or a search, the code there decides.
+    pub fn refuse(&mut self, why: impl Fn(FileOffset) -> Option<&'static str>) {
+        let refused: Vec<_> = self.probes.extract_if(.., |probe| why(probe.file_offset).is_some()).collect();
+        for Probe { function, file_offset, .. } in refused {
+            self.add_missing(&function, why(file_offset).unwrap_or_default(), "what this probe shows");
+        }
+    }
+
     /// Records that a probe is not possible.
     pub(super) fn add_missing(&mut self, name: &str, why: impl Into<String>, lost: &str) {
         let (function, lost) = (name.to_owned(), lost.to_owned());
