@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use inspect::process::{Process, printable, read_text, run_times, stat_field, status_field};
 
 /// Maximum number of threads that are looked at.
-const MAX_THREADS: usize = 512;
+pub(crate) const MAX_THREADS: usize = 512;
 /// Prefix of the names of PyTorch's threads for the backward pass (torch/csrc/autograd/engine.cpp).
-const BACKWARD: &str = "pt_autograd_";
+pub(crate) const BACKWARD: &str = "pt_autograd_";
 /// Prefix of the names of NCCL's threads that move ops in flight. They poll while there are any.
-const PROXY: &str = "NCCL Progress";
+pub(crate) const PROXY: &str = "NCCL Progress";
 /// Part of the time. A thread that ran, or waited for a processor, for so long computes. One that wakes up to
 /// look for something does not.
 const RUNS: f64 = 0.3;

@@ -226,7 +226,7 @@ impl Watched {
         let times = read_text(path).ok().and_then(|text| run_times(&text)).ok_or(HasEnded)?;
         let ts_ns = now_ns(ClockId::Monotonic);
         let throttled = self.limits.throttled();
-        let most = self.before.as_ref().map(|before| most_throttled(&before.throttled, &throttled));
+        let most = self.before.as_ref().map(|before| Throttled::most(&before.throttled, &throttled));
         let before = self.before.replace(Look { ts_ns, times, throttled });
         let most = most.unwrap_or_default();
         // A kernel without these counts says 0, a new thread of the same number less than before.
@@ -264,15 +264,6 @@ impl Watched {
     }
 }
 
-/// Returns the growth of the limit that was used up most often.
-fn most_throttled(before: &[Throttled], now: &[Throttled]) -> Throttled {
-    let growth = before.iter().zip(now).map(|(before, now)| Throttled {
-        periods: now.periods.saturating_sub(before.periods),
-        throttled: now.throttled.saturating_sub(before.throttled),
-    });
-    growth.max_by_key(|growth| growth.throttled).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -300,19 +291,6 @@ mod tests {
         assert!(look("").is_err() && look("what").is_err());
         std::fs::remove_dir_all(&task).unwrap();
         assert!(thread.look(folder.path()).is_err());
-    }
-
-    #[test]
-    fn of_several_limits_the_one_that_is_used_up_counts() {
-        let counts = |all: &[(u64, u64)]| -> Vec<Throttled> {
-            all.iter()
-                .map(|(periods, throttled)| Throttled { periods: *periods, throttled: *throttled })
-                .collect()
-        };
-        let most = most_throttled(&counts(&[(10, 1), (100, 50)]), &counts(&[(20, 2), (110, 58)]));
-        assert_eq!(most, Throttled { periods: 10, throttled: 8 });
-        assert_eq!(most_throttled(&[], &counts(&[(1, 1)])), Throttled::default());
-        assert_eq!(most_throttled(&counts(&[(9, 9)]), &counts(&[(1, 1)])), Throttled::default(), "a new one");
     }
 
     #[test]

@@ -326,7 +326,7 @@ fn groups(communicators: &[&Joined<'_>], index: &BTreeMap<Of, usize>) -> Vec<Vec
 }
 
 impl RankEvidence {
-    fn new(name: RankName, activity: Option<&Activity>, span_ns: Option<(u64, u64)>) -> Self {
+    pub(super) fn new(name: RankName, activity: Option<&Activity>, span_ns: Option<(u64, u64)>) -> Self {
         let mean = |measure| activity.zip(span_ns).and_then(|(activity, span)| activity.mean(measure, span));
         Self {
             name,

@@ -57,16 +57,25 @@ pub(super) struct CommunicatorRows {
 
 /// Processor time of a thread while it was looked at.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ProcessorTime {
-    pub(super) ran: Duration,
-    pub(super) waited: Duration,
-    pub(super) all: Duration,
+pub struct ProcessorTime {
+    pub ran: Duration,
+    pub waited: Duration,
+    pub all: Duration,
     /// Periods of the process's limit of processor time, and those in which it was used up.
-    pub(super) periods: u64,
-    pub(super) throttled: u64,
+    pub periods: u64,
+    pub throttled: u64,
 }
 
 impl ProcessorTime {
+    /// Adds the time of a later look.
+    pub fn add(&mut self, later: Self) {
+        self.ran = self.ran.saturating_add(later.ran);
+        self.waited = self.waited.saturating_add(later.waited);
+        self.all = self.all.saturating_add(later.all);
+        self.periods = self.periods.saturating_add(later.periods);
+        self.throttled = self.throttled.saturating_add(later.throttled);
+    }
+
     /// Returns the parts of the time, in percent, in which it ran, and in which it waited for a processor.
     /// `None`: it was not looked at.
     pub(super) fn percents(&self) -> Option<(f64, f64)> {
@@ -188,12 +197,13 @@ impl Gathered {
     pub(crate) fn launch_thread(&mut self, row: &LaunchThreadRow) {
         let [launching, proxies] = &mut self.threads;
         let threads = if row.is_proxy { proxies } else { launching };
-        let time = threads.entry((row.pid, row.tid)).or_default();
-        time.ran = time.ran.saturating_add(Duration::from_nanos(row.ran_ns));
-        time.waited = time.waited.saturating_add(Duration::from_nanos(row.waited_ns));
-        time.all = time.all.saturating_add(Duration::from_nanos(row.period_ns));
-        time.periods = time.periods.saturating_add(row.periods);
-        time.throttled = time.throttled.saturating_add(row.throttled);
+        threads.entry((row.pid, row.tid)).or_default().add(ProcessorTime {
+            ran: Duration::from_nanos(row.ran_ns),
+            waited: Duration::from_nanos(row.waited_ns),
+            all: Duration::from_nanos(row.period_ns),
+            periods: row.periods,
+            throttled: row.throttled,
+        });
     }
 
     /// Returns the processor times of the launching thread and the proxy of a process that asked for most.

@@ -13,10 +13,13 @@
 //! - When ranks launch the same collective, by one host's clock, or by several that messages bound.
 //! - What messages waited for, where they were measured ([`crate::check`]), and how long they were in the
 //!   network, by the clocks of both ends.
+//!
+//! [`counted`] has the first kind alone judged, without a recording.
 
 mod activity;
 mod change;
 mod clocks;
+mod counted;
 mod evidence;
 mod gathered;
 mod hosts;
@@ -33,7 +36,9 @@ mod transits;
 mod verdict;
 
 use clocks::Clocks;
+pub use counted::{Counted, CountedRank};
 pub(crate) use gathered::Gathered;
+pub use gathered::ProcessorTime;
 pub use hosts::HostClock;
 pub use longest_waits::RankWaits;
 pub(crate) use shares::Shares;

@@ -18,17 +18,27 @@ const THROTTLED_PERCENT: f64 = 25.0;
 /// The rank has so many times as much of it as any other.
 const TIMES_THE_OTHERS: f64 = 3.0;
 
+fn is_throttled(evidence: &Evidence, at: usize) -> bool {
+    stands_out(evidence, at, THROTTLED_PERCENT, RankEvidence::throttled_percent)
+}
+
+/// Tells whether a rank, and no other one, gets too little of the processor.
+pub(super) fn gets_too_little(evidence: &Evidence, at: usize) -> bool {
+    is_throttled(evidence, at) || stands_out(evidence, at, WAITED_PERCENT, RankEvidence::waited_percent)
+}
+
+fn stands_out(evidence: &Evidence, at: usize, least: f64, measure: fn(&RankEvidence) -> f64) -> bool {
+    let others = evidence.ranks.iter().enumerate().filter(|(other, _)| *other != at);
+    let most = others.map(|(_, rank)| measure(rank)).fold(0.0, f64::max);
+    let own = evidence.ranks.get(at).map_or(0.0, measure);
+    own >= least && own >= most * TIMES_THE_OTHERS
+}
+
 /// Returns ranks that get too little of the processor. Where nothing shows what that costs, it is a note.
 pub(super) fn causes(evidence: &Evidence) -> Vec<Cause> {
-    let stands_out = |at: usize, least: f64, measure: fn(&RankEvidence) -> f64| {
-        let others = evidence.ranks.iter().enumerate().filter(|(other, _)| *other != at);
-        let most = others.map(|(_, rank)| measure(rank)).fold(0.0, f64::max);
-        let own = evidence.ranks.get(at).map_or(0.0, measure);
-        own >= least && own >= most * TIMES_THE_OTHERS
-    };
     let of_rank = |(at, rank): (usize, &RankEvidence)| {
-        let is_throttled = stands_out(at, THROTTLED_PERCENT, RankEvidence::throttled_percent);
-        if !is_throttled && !stands_out(at, WAITED_PERCENT, RankEvidence::waited_percent) {
+        let is_throttled = is_throttled(evidence, at);
+        if !gets_too_little(evidence, at) {
             return None;
         }
         let slower = evidence.slowdown.map(|slowdown| slowdown.percent_of_after());

@@ -18,10 +18,11 @@ pub(crate) fn name_ranks(ranks: &[i32]) -> String {
 }
 
 impl RankName {
-    /// `rank 2 (node17, process 4031, GPU 2)`.
+    /// `rank 2 (node17, process 4031, GPU 2)`; without a host, it is this one.
     fn shown(&self) -> String {
         let gpu = self.gpu.map(|gpu| format!(", GPU {gpu}")).unwrap_or_default();
-        format!("rank {} ({}, process {}{gpu})", self.rank, self.host, self.pid)
+        let host = if self.host.is_empty() { String::new() } else { format!("{}, ", self.host) };
+        format!("rank {} ({host}process {}{gpu})", self.rank, self.pid)
     }
 }
 

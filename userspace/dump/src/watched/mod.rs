@@ -6,6 +6,7 @@
 //! too, and tells when a communicator has come.
 
 mod counts;
+mod processor;
 
 use std::{
     collections::HashMap,
@@ -22,6 +23,7 @@ use nccl_library::{elf::RuntimeAddr, fields::unsigned, symbols::DebugFiles};
 
 pub use self::counts::Counts;
 use self::counts::{CountedPlaces, Pieces};
+pub use self::processor::{Growth, ProcessorWatch};
 use super::{
     DumpOptions, Owner, ProcessReport, ProxyListState, ProxyReport, RankReport, copies,
     own_list::base_of,

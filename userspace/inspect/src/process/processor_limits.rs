@@ -26,6 +26,17 @@ pub struct Throttled {
     pub throttled: u64,
 }
 
+impl Throttled {
+    /// Returns the growth of the limit that was used up most often, between two readings of the same limits.
+    pub fn most(before: &[Self], now: &[Self]) -> Self {
+        let growth = before.iter().zip(now).map(|(before, now)| Self {
+            periods: now.periods.saturating_sub(before.periods),
+            throttled: now.throttled.saturating_sub(before.throttled),
+        });
+        growth.max_by_key(|growth| growth.throttled).unwrap_or_default()
+    }
+}
+
 impl ProcessorLimits {
     /// Finds the limits of a process. Where its cgroups cannot be read, there are none.
     pub fn of(pid: u32) -> Self {
@@ -111,5 +122,22 @@ mod tests {
         }
         fs::remove_file(root.path().join("pods/one/cpu.stat")).unwrap();
         assert_eq!(second.throttled(), [Throttled::default()], "it is gone");
+    }
+
+    #[test]
+    fn of_several_limits_the_one_that_is_used_up_counts() {
+        let counts = |all: &[(u64, u64)]| -> Vec<Throttled> {
+            all.iter()
+                .map(|(periods, throttled)| Throttled { periods: *periods, throttled: *throttled })
+                .collect()
+        };
+        let most = Throttled::most(&counts(&[(10, 1), (100, 50)]), &counts(&[(20, 2), (110, 58)]));
+        assert_eq!(most, Throttled { periods: 10, throttled: 8 });
+        assert_eq!(Throttled::most(&[], &counts(&[(1, 1)])), Throttled::default());
+        assert_eq!(
+            Throttled::most(&counts(&[(9, 9)]), &counts(&[(1, 1)])),
+            Throttled::default(),
+            "a new one"
+        );
     }
 }

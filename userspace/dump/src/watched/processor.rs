@@ -1,0 +1,139 @@
+//! Processor time of a process's threads between two looks: of those that may launch, which no probe tells,
+//! and of NCCL's that move ops.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use inspect::process::{Process, ProcessorLimits, Throttled, read_text, run_times};
+
+use crate::activity::{BACKWARD, MAX_THREADS, PROXY};
+
+/// Looks after which names of threads, and limits of the process, are read again: both can be set at any
+/// time.
+const AGAIN_EVERY: u32 = 4;
+
+/// Processor time of a process between two looks. Of several threads, that of the one that asked for most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Growth {
+    pub period: Duration,
+    /// Time that a thread ran, and that it waited for a processor: the first thread, or one of PyTorch's for
+    /// the backward pass. `None`: the kernel does not say.
+    pub launching: Option<[Duration; 2]>,
+    pub proxy: Option<[Duration; 2]>,
+    pub throttled: Throttled,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Launching,
+    Proxy,
+    Other,
+}
+
+/// The looks at a process.
+#[derive(Debug, Default)]
+pub struct ProcessorWatch {
+    looks: u32,
+    at: Option<Instant>,
+    roles: BTreeMap<u32, Role>,
+    times: BTreeMap<u32, [u64; 2]>,
+    limits: ProcessorLimits,
+    throttled: Vec<Throttled>,
+}
+
+impl ProcessorWatch {
+    /// Looks at a process. `None` at the first look.
+    pub fn look(&mut self, process: &Process) -> Option<Growth> {
+        if self.looks.is_multiple_of(AGAIN_EVERY) {
+            self.roles.clear();
+            let limits = ProcessorLimits::of(process.pid());
+            if limits != self.limits {
+                self.limits = limits;
+                self.throttled.clear();
+            }
+        }
+        self.looks = self.looks.wrapping_add(1);
+        let now = Instant::now();
+        let mut growths = [None; 2];
+        let mut times = BTreeMap::new();
+        for tid in process.thread_ids().take(MAX_THREADS) {
+            let read = |file: &str| read_text(process.task_path(tid).join(file)).ok();
+            let role = *self
+                .roles
+                .entry(tid)
+                .or_insert_with(|| Role::of(tid == process.pid(), &read("comm").unwrap_or_default()));
+            let at = match role {
+                Role::Launching => 0,
+                Role::Proxy => 1,
+                Role::Other => continue,
+            };
+            // A kernel without these counts says 0.
+            let Some(time) =
+                read("schedstat").and_then(|text| run_times(&text)).filter(|time| *time != [0, 0])
+            else {
+                continue;
+            };
+            times.insert(tid, time);
+            // A new thread of the same number has less.
+            let grown = self.times.get(&tid).and_then(|before| {
+                Some(
+                    [time[0].checked_sub(before[0])?, time[1].checked_sub(before[1])?]
+                        .map(Duration::from_nanos),
+                )
+            });
+            let asked = |of: &Option<[Duration; 2]>| of.map(|[ran, waited]| ran + waited);
+            if asked(&grown) > asked(&growths[at]) {
+                growths[at] = grown;
+            }
+        }
+        self.times = times;
+        let throttled = self.limits.throttled();
+        let before = std::mem::replace(&mut self.throttled, throttled);
+        let [launching, proxy] = growths;
+        let period = now.saturating_duration_since(self.at.replace(now)?);
+        Some(Growth { period, launching, proxy, throttled: Throttled::most(&before, &self.throttled) })
+    }
+}
+
+impl Role {
+    fn of(is_first: bool, name: &str) -> Self {
+        match name {
+            _ if is_first => Self::Launching,
+            name if name.starts_with(BACKWARD) => Self::Launching,
+            name if name.starts_with(PROXY) => Self::Proxy,
+            _ => Self::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// This process: its first thread waits for the test, and a thread with the name of NCCL's runs.
+    #[test]
+    fn a_thread_of_nccl_s_that_runs_is_told_from_the_first_thread_that_sleeps() {
+        let own = Process::open(std::process::id()).unwrap();
+        let (done, ends) = std::sync::mpsc::channel::<()>();
+        let thread = thread::Builder::new().name("NCCL Progress 1".to_owned()).spawn(move || {
+            while ends.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                std::hint::spin_loop();
+            }
+        });
+        // Until the thread has given itself its name.
+        thread::sleep(Duration::from_millis(50));
+        let mut watch = ProcessorWatch::default();
+        assert_eq!(watch.look(&own), None, "the first look");
+        thread::sleep(Duration::from_millis(300));
+        let growth = watch.look(&own).unwrap();
+        let asked = |of: Option<[Duration; 2]>| of.map(|[ran, waited]| ran + waited).unwrap();
+        assert!(asked(growth.proxy) > growth.period / 2, "{growth:?}");
+        assert!(asked(growth.launching) < growth.period / 2, "{growth:?}");
+        drop(done);
+        thread.unwrap().join().unwrap();
+    }
+}
