@@ -10,9 +10,9 @@ use std::{
 use crate::{
     communicator::CommState,
     event::{AlertKind, CommOfEvent, EventBody, EventType, JobOfEvent},
-    job::{Job, Steps, Turn},
+    job::{HostState, Job, Steps, Turn},
     look::Look,
-    reading::{CommKey, GpuState, ProcessInfo, ProcessKey, ProcessReading},
+    reading::{CommKey, HostReading, ProcessInfo, ProcessKey, ProcessReading},
     settings::Settings,
 };
 
@@ -66,20 +66,27 @@ impl Book {
     }
 
     /// Takes a reading of all processes at a moment, given as the time since some beginning.
-    pub fn take(&mut self, readings: &[ProcessReading], gpus: &[GpuState], now: Duration) -> News {
+    pub fn take(&mut self, readings: &[ProcessReading], host: &HostReading, now: Duration) -> News {
         let is_regrouped = self.take_readings(readings, now);
         if is_regrouped {
             self.group(now);
         }
         let mut news = News::default();
+        let processors =
+            readings.iter().filter_map(|reading| Some((reading.info.key, reading.processor?))).collect();
+        let host = HostState { gpus: &host.gpus, ports: host.ports.as_deref(), processors: &processors };
         let comms = &self.comms;
         for job in self.jobs.values_mut() {
             let own = comms_of(comms, &self.jobs_of, job.number);
             let turn = Turn { comms: &own, settings: &self.settings, now, numbers: &mut self.alert_numbers };
-            let steps = job.step(gpus, turn);
-            let pids = job.processes.iter().map(|process| process.key.pid).collect();
-            let look = steps.look.then_some(WantedLook { job: job.number, pids });
-            news.looks.extend(look);
+            let steps = job.step(&host, turn);
+            if steps.look {
+                let is_coming = own.iter().any(|comm| comm.is_coming());
+                let others = readings.iter().filter(|reading| is_coming && is_of_job(reading, job));
+                let infos = job.processes.iter().chain(others.map(|reading| &reading.info));
+                let pids = infos.map(|process| process.key.pid).collect();
+                news.looks.push(WantedLook { job: job.number, pids });
+            }
             news.events.extend(steps.events);
         }
         self.end_jobs(now, &mut news);
@@ -95,6 +102,13 @@ impl Book {
         let Steps { events, .. } = job.looked(look, turn);
         self.count(&events);
         events
+    }
+
+    /// Takes note of an alert on ncclflow itself that begins. Returns its number.
+    pub(crate) fn begin(&mut self, kind: AlertKind) -> u64 {
+        self.alert_numbers += 1;
+        *self.begun.entry(kind).or_default() += 1;
+        self.alert_numbers
     }
 
     /// Returns the statuses that are due.
@@ -215,6 +229,16 @@ impl Book {
             *self.begun.entry(kind).or_default() += 1;
         }
     }
+}
+
+/// Tells whether a process without communicators can be one that a job waits for.
+fn is_of_job(reading: &ProcessReading, job: &Job) -> bool {
+    let info = &reading.info;
+    let is_like = |other: &Arc<ProcessInfo>| {
+        (&other.name, &other.user, &other.job, &other.container)
+            == (&info.name, &info.user, &info.job, &info.container)
+    };
+    reading.is_live && reading.ranks.is_empty() && job.processes.iter().any(is_like)
 }
 
 fn is_of(state: &CommState, jobs_of: &BTreeMap<ProcessKey, u64>, job: u64) -> bool {

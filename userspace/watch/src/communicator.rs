@@ -98,7 +98,9 @@ impl CommState {
         };
         self.name = self.name.take().or_else(|| rank.info.name.clone());
         let Some(known) = self.ranks.get_mut(&key) else {
-            let counts = counts.cloned().unwrap_or_default();
+            // A rank that has come is progress of the set-up.
+            self.moved_at = now;
+            let counts = counts.cloned().unwrap_or_else(|| Counts { is_set_up: true, ..Counts::default() });
             self.has_moved |= counts.has_moved();
             let state = RankState {
                 info: Arc::clone(&rank.info),
@@ -114,7 +116,12 @@ impl CommState {
             return false;
         };
         (known.life, known.seen_at) = (life, now);
+        known.info = Arc::clone(&rank.info);
         let Some(counts) = counts else { return false };
+        // Since when it stands is counted from the call on that all ranks make.
+        if (counts.is_ending, counts.is_set_up) != (known.counts.is_ending, known.counts.is_set_up) {
+            self.moved_at = now;
+        }
         known.failure.clone_from(&rank.failure);
         let mut moved = counts.moved_since(&known.counts);
         if moved {
@@ -158,6 +165,16 @@ impl CommState {
         self.here().next().is_none()
     }
 
+    /// Tells whether a rank of this host is in the set-up.
+    pub(crate) fn is_coming(&self) -> bool {
+        self.here().any(|rank| !rank.counts.is_set_up)
+    }
+
+    /// Tells whether all ranks of this host end it.
+    fn is_ending(&self) -> bool {
+        self.here().all(|rank| rank.counts.is_ending)
+    }
+
     /// Returns the number of collectives that the rank that is ahead has launched, or of launches where those
     /// are not counted.
     pub fn launched(&self) -> u64 {
@@ -189,7 +206,7 @@ impl CommState {
 
     /// Returns the ranks whose process ended while others have the communicator and do not end it.
     pub fn gone(&self) -> Vec<&RankState> {
-        if self.here().all(|rank| rank.counts.is_ending) {
+        if self.is_ending() {
             return Vec::new();
         }
         self.ranks.values().filter(|rank| rank.life == Life::Gone).collect()
@@ -198,12 +215,18 @@ impl CommState {
     /// Tells whether a rank waits, as far as counters tell, if the communicator stands.
     pub fn waits(&self, gpus: &[GpuState]) -> Waits {
         let mut here = self.here().peekable();
-        if here.peek().is_none() || self.here().all(|rank| rank.counts.is_ending) {
+        if here.peek().is_none() {
             return Waits::No;
+        }
+        if self.is_ending() {
+            // Ranks that end a communicator can wait for one that died.
+            let has_lost = self.ranks.values().any(|rank| rank.life == Life::Gone);
+            return if has_lost { Waits::Yes } else { Waits::Unknown };
         }
         let is_missed = self.ranks.values().any(|rank| rank.life != Life::Here);
         let in_flight = self.here().any(|rank| rank.counts.has_ops_in_flight);
-        if is_missed || in_flight || !self.behind().is_empty() {
+        let is_ended_by_some = self.here().any(|rank| rank.counts.is_ending);
+        if is_missed || in_flight || is_ended_by_some || self.is_coming() || !self.behind().is_empty() {
             return Waits::Yes;
         }
         if here.all(|rank| rank.info.has_proxy == Some(true)) {

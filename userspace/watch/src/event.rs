@@ -15,23 +15,30 @@ pub enum AlertKind {
     Hang,
     /// The process of a rank has ended, and others wait for it.
     Gone,
+    /// A rank makes the others wait: its GPU computes longer, or its host gets too little of the processor.
+    Slow,
     /// Iterations take longer than this job's own did before.
     Slower,
     /// NCCL reports a failure, or the driver an error of a GPU.
     Error,
+    /// ncclflow itself does not see all: no job is to blame.
+    Blind,
     /// Ranks wait for one that is busy with something else. No alert: a hang only after `--waiting-limit`.
     Waiting,
 }
 
 impl AlertKind {
-    pub const ALL: [Self; 5] = [Self::Hang, Self::Gone, Self::Slower, Self::Error, Self::Waiting];
+    pub const ALL: [Self; 7] =
+        [Self::Hang, Self::Gone, Self::Slow, Self::Slower, Self::Error, Self::Blind, Self::Waiting];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Hang => "hang",
             Self::Gone => "gone",
+            Self::Slow => "slow",
             Self::Slower => "slower",
             Self::Error => "error",
+            Self::Blind => "blind",
             Self::Waiting => "waiting",
         }
     }

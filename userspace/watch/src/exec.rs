@@ -33,7 +33,7 @@ const READ_AT_ONCE: usize = 64 << 10;
 /// Time within which a killed program is gone.
 const DIES_WITHIN: Duration = Duration::from_secs(10);
 /// Variables that are for ncclflow alone: whoever has them speaks for the service.
-const OURS: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
+pub const SERVICE_VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
 
 #[derive(Debug)]
 pub(crate) struct Exec {
@@ -138,7 +138,7 @@ impl Running {
         input.rewind()?;
         let mut command = Command::new(program);
         command.stdin(input).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0).current_dir("/");
-        for name in OURS {
+        for name in SERVICE_VARIABLES {
             command.env_remove(name);
         }
         let mut child = command.spawn()?;

@@ -32,6 +32,9 @@ const ROUND: Duration = Duration::from_secs(5);
 /// First and longest pause before a process is looked at again that no list tells of.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(10);
+/// Looks at a process without communicators that nothing asks for, after its first: over two minutes. The
+/// set-up of its first one starts no thread of NCCL's while a rank has not come.
+const EARLY_LOOKS: u32 = 5;
 /// Looks at a list that is being changed after which memory is searched.
 const LISTED_LOOKS: u32 = 3;
 /// Most processes that are watched.
@@ -254,7 +257,8 @@ impl Known {
         }
         let (before, threads) = (self.threads, threads(pid));
         self.threads = before.min(threads);
-        self.list == List::Changing || threads > before
+        let is_early = self.uses_gpu && !self.has_communicators && self.looks <= EARLY_LOOKS;
+        self.list == List::Changing || threads > before || is_early
     }
 }
 

@@ -1,5 +1,8 @@
 //! A job of this host: processes that share communicators. Makes the events of one job. Pure.
 
+mod errors;
+mod paces;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -10,40 +13,22 @@ use crate::{
     communicator::{CommState, RankState},
     event::{AlertKind, CommOfEvent, Culprit, EventBody, EventType, JobOfEvent, JobRates},
     look::Look,
-    reading::{CommKey, GpuState, ProcessInfo},
+    reading::{CommKey, GpuState, PortState, ProcessInfo, ProcessorGrowths},
     settings::Settings,
-    slower::{Change, Pace},
+    slow::Slowness,
+    slower::Pace,
     standing::{Outcome, Standing},
 };
 
-/// Time after which an error of a GPU is over, if there is no other.
-const XID_LASTS: Duration = Duration::from_mins(1);
-/// Maximum number of errors of a job that are open at a time.
-const MAX_ERRORS: usize = 64;
+use self::errors::{ErrorOf, OpenError};
 
-/// An error that is open.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum ErrorOf {
-    /// A rank of a communicator reports a failure.
-    Rank(Arc<CommKey>, u32),
-    /// The driver reports an error of the GPU at this address.
-    Gpu(String),
-}
-
-/// An alert on a job that stands.
+/// An alert on ranks that are waited for.
 #[derive(Debug)]
 struct StandingAlert {
     alert: u64,
     begun: Duration,
     communicator: CommOfEvent,
     waited_for: Vec<u32>,
-}
-
-#[derive(Debug)]
-struct OpenError {
-    alert: u64,
-    begun: Duration,
-    seen: Duration,
 }
 
 /// Outcome of a step of a job.
@@ -62,8 +47,12 @@ pub(crate) struct Job {
     /// What is open there.
     standing_alert: Option<StandingAlert>,
     errors: BTreeMap<ErrorOf, OpenError>,
+    /// Ports that have been up since the job was first seen.
+    ports_up: BTreeSet<String>,
     pace: Pace,
     slower: Option<(u64, Duration)>,
+    slowness: Slowness,
+    slow: Option<StandingAlert>,
     /// When the last alert began.
     last_alert: Option<Duration>,
     /// When the last status was made, collectives launched since then, and the same at the reading before.
@@ -81,8 +70,11 @@ impl Job {
             standing: Standing::default(),
             standing_alert: None,
             errors: BTreeMap::new(),
+            ports_up: BTreeSet::new(),
             pace: Pace::default(),
             slower: None,
+            slowness: Slowness::default(),
+            slow: None,
             last_alert: None,
             status_at: now,
             since_status: 0,
@@ -116,24 +108,30 @@ impl Job {
     pub(crate) fn open(&self) -> BTreeSet<AlertKind> {
         let standing = self.standing.open().map(|(kind, _)| kind);
         let slower = self.slower.map(|_| AlertKind::Slower);
+        let slow = self.slow.as_ref().map(|_| AlertKind::Slow);
         let error = (!self.errors.is_empty()).then_some(AlertKind::Error);
-        standing.into_iter().chain(slower).chain(error).collect()
+        standing.into_iter().chain(slower).chain(slow).chain(error).collect()
     }
 
     /// Returns the ranks that are waited for, with their communicator.
     pub(crate) fn waited_for(&self) -> Option<(&CommOfEvent, &[u32])> {
-        self.standing_alert.as_ref().map(|open| (&open.communicator, open.waited_for.as_slice()))
+        self.standing_alert
+            .as_ref()
+            .or(self.slow.as_ref())
+            .map(|open| (&open.communicator, open.waited_for.as_slice()))
     }
 
     /// Takes a reading.
-    pub(crate) fn step(&mut self, gpus: &[GpuState], mut turn: Turn<'_>) -> Steps {
+    pub(crate) fn step(&mut self, host: &HostState<'_>, mut turn: Turn<'_>) -> Steps {
         let mut steps = Steps::default();
+        let gpus = host.gpus;
         let collectives = self.count(turn.comms);
         let may_begin = self.may_begin(&turn);
         let outcome = self.standing.step(turn.comms, gpus, turn.settings, may_begin, turn.now);
         self.apply(outcome, &mut turn, &mut steps);
-        self.watch_errors(gpus, &mut turn, &mut steps);
+        self.watch_errors(host, &mut turn, &mut steps);
         self.watch_pace(collectives, &mut turn, &mut steps);
+        self.watch_slowness(host, &mut turn, &mut steps);
         steps
     }
 
@@ -161,7 +159,8 @@ impl Job {
             .into_values()
             .map(|error| (error.alert, error.begun, AlertKind::Error));
         let slower = self.slower.take().map(|(alert, begun)| (alert, begun, AlertKind::Slower));
-        for (alert, begun, kind) in errors.chain(slower).collect::<Vec<_>>() {
+        let slow = self.slow.take().map(|open| (open.alert, open.begun, AlertKind::Slow));
+        for (alert, begun, kind) in errors.chain(slower).chain(slow).collect::<Vec<_>>() {
             steps.events.push(self.ended(kind, alert, begun, now, 0, "the job has ended"));
         }
         steps.events
@@ -277,104 +276,6 @@ impl Job {
         }
     }
 
-    fn watch_errors(&mut self, gpus: &[GpuState], turn: &mut Turn<'_>, steps: &mut Steps) {
-        let (comms, now) = (turn.comms, turn.now);
-        let ranks = || comms.iter().flat_map(|state| state.here().map(move |rank| (*state, rank)));
-        for (state, rank) in ranks() {
-            let Some(failure) = &rank.failure else { continue };
-            let of = ErrorOf::Rank(Arc::clone(&state.key), rank.info.rank);
-            let (number, pid) = (rank.info.rank, rank.process.key.pid);
-            let sentence = || format!("NCCL reports {failure} on rank {number} (process {pid}).");
-            steps.events.extend(self.begun_error(of, state, rank, sentence, turn));
-        }
-        for gpu in gpus.iter().filter(|gpu| !gpu.xids.is_empty()) {
-            let rank = ranks().find(|(_, rank)| rank.info.bus_id.as_ref() == Some(&gpu.bus_id));
-            let Some((state, rank)) = rank else { continue };
-            let of = ErrorOf::Gpu(gpu.bus_id.clone());
-            let sentence = || {
-                let xids = flow::text::joined(&gpu.xids, ", ");
-                let (bus_id, number) = (&gpu.bus_id, rank.info.rank);
-                format!("The driver reports Xid {xids} of the GPU {bus_id} of rank {number}.")
-            };
-            steps.events.extend(self.begun_error(of, state, rank, sentence, turn));
-        }
-        let is_over = |of: &ErrorOf, error: &OpenError| match of {
-            ErrorOf::Rank(..) => error.seen < now,
-            ErrorOf::Gpu(_) => now.saturating_sub(error.seen) >= XID_LASTS,
-        };
-        let over: Vec<(u64, Duration)> = self
-            .errors
-            .extract_if(.., |of, error| is_over(of, error))
-            .map(|(_, error)| (error.alert, error.begun))
-            .collect();
-        for (alert, begun) in over {
-            steps.events.push(self.ended(
-                AlertKind::Error,
-                alert,
-                begun,
-                now,
-                comms.len(),
-                "it is not reported any more",
-            ));
-        }
-    }
-
-    /// Takes note that an error is seen. Returns its event, if it begins now.
-    fn begun_error(
-        &mut self,
-        of: ErrorOf,
-        state: &CommState,
-        rank: &RankState,
-        sentence: impl FnOnce() -> String,
-        turn: &mut Turn<'_>,
-    ) -> Option<EventBody> {
-        let now = turn.now;
-        if let Some(error) = self.errors.get_mut(&of) {
-            error.seen = now;
-            return None;
-        }
-        if self.errors.len() >= MAX_ERRORS || !self.may_begin(turn) {
-            return None;
-        }
-        let mut event = self.begun(AlertKind::Error, turn);
-        event.communicator = Some(of_comm(&state.key, state.name.clone()));
-        event.culprits = vec![of_rank(rank)];
-        event.sentence = sentence();
-        let alert = event.alert.unwrap_or_default();
-        self.errors.insert(of, OpenError { alert, begun: now, seen: now });
-        Some(event)
-    }
-
-    fn watch_pace(&mut self, collectives: u64, turn: &mut Turn<'_>, steps: &mut Steps) {
-        let (comms, now) = (turn.comms, turn.now);
-        let usual = comms.iter().filter_map(|state| state.rhythm.usual()).max();
-        let stands = self.standing.open().is_some();
-        match self.pace.note(collectives, now, stands, usual) {
-            Some(Change::Begins { now: pace, before }) if self.may_begin(turn) => {
-                let mut event = self.begun(AlertKind::Slower, turn);
-                event.sentence = format!(
-                    "Iterations take {:.1} times as long as in the ten minutes before: {pace:.1} collectives a second \
-                     in the last minute, {before:.1} before.",
-                    before / pace
-                );
-                event.next = Some("see who is slow: ncclflow record -d 10, then ncclflow check".to_owned());
-                self.slower = event.alert.map(|alert| (alert, now));
-                steps.events.push(event);
-            }
-            Some(change @ (Change::Mended | Change::Usual)) => {
-                if let Some((alert, begun)) = self.slower.take() {
-                    let why = if change == Change::Mended {
-                        "it is as fast as before"
-                    } else {
-                        "this has become its usual pace"
-                    };
-                    steps.events.push(self.ended(AlertKind::Slower, alert, begun, now, comms.len(), why));
-                }
-            }
-            Some(Change::Begins { .. }) | None => {}
-        }
-    }
-
     fn begun(&mut self, kind: AlertKind, turn: &mut Turn<'_>) -> EventBody {
         *turn.numbers += 1;
         if kind.is_alert() {
@@ -416,6 +317,14 @@ impl Job {
         event.seconds = Some(now.saturating_sub(begun).as_secs_f64());
         event
     }
+}
+
+/// What a reading tells beside communicators.
+#[derive(Debug)]
+pub(crate) struct HostState<'a> {
+    pub(crate) gpus: &'a [GpuState],
+    pub(crate) ports: Option<&'a [PortState]>,
+    pub(crate) processors: &'a ProcessorGrowths,
 }
 
 /// What an event begins by: communicators of its job, and the number of the last alert.

@@ -3,6 +3,7 @@
 //! [`Book`] is pure: it takes readings and the time, and says what happens to each job. What it suspects is
 //! looked at by a dump, off the loop that reads.
 
+mod blind;
 mod book;
 mod communicator;
 mod dumps;
@@ -13,10 +14,12 @@ mod job;
 mod live;
 mod look;
 mod phase;
+mod ports;
 mod reading;
 mod rhythm;
 mod run;
 mod settings;
+mod slow;
 mod slower;
 mod standing;
 mod store;
@@ -24,10 +27,12 @@ mod store;
 pub use book::{Book, JobView, News, WantedLook};
 pub use communicator::{CommState, Life, RankState, Waits};
 pub use event::{AlertKind, CommOfEvent, Culprit, Event, EventBody, EventType, JobOfEvent, JobRates, SCHEMA};
+pub use exec::SERVICE_VARIABLES;
 pub use look::Look;
 pub use phase::Phase;
 pub use reading::{
-    CommKey, GpuState, ProcessInfo, ProcessKey, ProcessReading, RankCounts, RankInfo, RankReading, Steps,
+    CommKey, GpuState, HostReading, PortState, ProcessInfo, ProcessKey, ProcessReading, RankCounts, RankInfo,
+    RankReading, Steps,
 };
 pub use run::{Observer, OwnState, WatchOptions, watch};
 pub use settings::Settings;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use dump::watched::{ProcessCounts, WatchedCommunicator, WatchedProcess};
+use dump::watched::{ProcessCounts, ProcessorWatch, WatchedCommunicator, WatchedProcess};
 use inspect::gpu::GpuSamples;
 use recording::format::Facts as _;
 
@@ -17,6 +17,8 @@ use crate::{
 /// for each op, and readings between two such looks.
 const STEPS_AFTER: Duration = Duration::from_secs(3);
 const STEPS_EVERY: u64 = 2;
+/// Time between two looks at the processor time of a process's threads: some small files for each.
+const PROCESSOR_EVERY: Duration = Duration::from_secs(10);
 /// Most functions that are named.
 const MAX_FUNCTIONS: usize = 64;
 
@@ -28,6 +30,10 @@ struct Live {
     ranks: Vec<Arc<RankInfo>>,
     /// Another look at its communicators was asked for.
     is_asked: bool,
+    /// Communicators in their set-up: places of their counters are found when that is done.
+    coming: usize,
+    processor: ProcessorWatch,
+    processor_due: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -56,7 +62,10 @@ impl Processes {
         for watched in found {
             let key =
                 ProcessKey { pid: watched.process().pid(), started: watched.started().unwrap_or_default() };
-            let live = Live::new(key, watched);
+            let mut live = Live::new(key, watched);
+            if let Some(known) = self.live.remove(&key) {
+                (live.processor, live.processor_due) = (known.processor, known.processor_due);
+            }
             self.live.insert(key, live);
         }
         let problems = self.live.values().filter_map(|live| live.watched.problem());
@@ -85,15 +94,22 @@ impl Processes {
             self.unread += usize::from(is_live && read.is_err());
             if let Ok(counts) = &read
                 && is_live
-                && !std::mem::replace(&mut live.is_asked, counts.is_outdated)
-                && counts.is_outdated
             {
-                again(key.pid);
+                let coming = counts.communicators.iter().flatten().filter(|one| !one.is_set_up).count();
+                let is_outdated = counts.is_outdated | (coming < std::mem::replace(&mut live.coming, coming));
+                if !std::mem::replace(&mut live.is_asked, is_outdated) && is_outdated {
+                    again(key.pid);
+                }
             }
             let ranks = live.ranks(read.ok().as_ref(), |comm| {
                 (with_steps && book.stands(comm, STEPS_AFTER, now)).then_some(())
             });
-            readings.push(ProcessReading { info: Arc::clone(&live.info), is_live, ranks });
+            let is_due = is_live && !ranks.is_empty() && now >= live.processor_due;
+            let processor = is_due.then(|| live.processor.look(live.watched.process())).flatten();
+            if is_due {
+                live.processor_due = now + PROCESSOR_EVERY;
+            }
+            readings.push(ProcessReading { info: Arc::clone(&live.info), is_live, ranks, processor });
         }
         for key in ended {
             self.live.remove(&key);
@@ -118,6 +134,7 @@ impl Processes {
         for row in &rows {
             if let Some(gpu) = row.bus_id.as_ref().and_then(|bus_id| gpus.get_mut(bus_id)) {
                 gpu.xids.extend(&row.xids);
+                gpu.rows.push(Arc::clone(row));
             }
         }
         gpus.into_values().collect()
@@ -136,7 +153,15 @@ impl Live {
             container: owner.container,
         };
         let ranks = watched.communicators().iter().map(|known| Arc::new(rank_info(known, uid)));
-        Self { ranks: ranks.collect(), info: Arc::new(info), watched, is_asked: false }
+        Self {
+            ranks: ranks.collect(),
+            info: Arc::new(info),
+            watched,
+            is_asked: false,
+            coming: 0,
+            processor: ProcessorWatch::default(),
+            processor_due: Duration::ZERO,
+        }
     }
 
     fn ranks(

@@ -1,8 +1,9 @@
 //! Readings of processes, as the rest of this crate takes them: data alone.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use dump::watched::Counts;
+use dump::watched::{Counts, Growth};
+use flow::schema::GpuRow;
 
 /// Properties that the ranks of a communicator have in common. A tenant can write any hash into its own
 /// memory, so the user belongs to it.
@@ -87,6 +88,28 @@ pub struct ProcessReading {
     pub info: Arc<ProcessInfo>,
     pub is_live: bool,
     pub ranks: Vec<RankReading>,
+    /// Processor time since the look before; looks are seldom.
+    pub processor: Option<Growth>,
+}
+
+/// Processor time of the processes that were looked at.
+pub(crate) type ProcessorGrowths = BTreeMap<ProcessKey, Growth>;
+
+/// A port of a network adapter for RDMA at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortState {
+    /// Adapter and port, as NCCL names them: `mlx5_0:1`.
+    pub name: String,
+    /// `ACTIVE`, `DOWN`, and so on.
+    pub state: String,
+}
+
+/// What is read beside processes.
+#[derive(Clone, Debug, Default)]
+pub struct HostReading {
+    pub gpus: Vec<GpuState>,
+    /// Ports of adapters; `None` while they do not let themselves be read.
+    pub ports: Option<Vec<PortState>>,
 }
 
 /// A GPU at one moment.
@@ -97,4 +120,6 @@ pub struct GpuState {
     pub busy_percent: Option<u32>,
     /// Errors (Xids) since the moment before.
     pub xids: Vec<u64>,
+    /// Rows since the moment before, in the order of time.
+    pub rows: Vec<Arc<GpuRow>>,
 }

@@ -14,6 +14,7 @@ use nccl_library::symbols::DebugFiles;
 use rustix::time::ClockId;
 
 use crate::{
+    blind::{BlindChange, Blindness},
     book::{Book, News, WantedLook},
     dumps::{Answer, Ask, Dumps},
     event::{AlertKind, Event, EventBody, EventType, SCHEMA},
@@ -21,6 +22,8 @@ use crate::{
     find::{Find, Found},
     live::Processes,
     look::Look,
+    ports::Ports,
+    reading::HostReading,
     settings::Settings,
     store::{self, Budget, Store},
 };
@@ -32,6 +35,11 @@ const KEPT_WITHIN: Duration = Duration::from_secs(20);
 /// Time after which a thread that takes dumps is given up for a new one, and how many may be.
 const DUMPS_WITHIN: Duration = Duration::from_mins(3);
 const MAX_LOST_THREADS: u32 = 4;
+/// Time between two readings from which on they are late, and readings that may be left out.
+const LATE: Duration = Duration::from_secs(5);
+const LATE_READINGS: u32 = 3;
+/// Time for which new processes are said not to be found after a round that failed.
+const BLIND_ROUND: Duration = Duration::from_secs(8);
 /// Time that the end waits for programs of `--exec`.
 const EXEC_AT_END: Duration = Duration::from_secs(2);
 
@@ -56,6 +64,10 @@ pub trait Observer {
     fn event(&mut self, event: &Event);
     /// A reading is done, and was taken at this moment. The first one comes when all processes are known.
     fn reading(&mut self, book: &Book, own: &OwnState, now: Duration);
+    /// Tells of what runs beside the loop and was lost since the call before.
+    fn lost(&mut self) -> Option<String> {
+        None
+    }
     /// Waits so long, or less. `true`: the loop is to end.
     fn wait(&mut self, longest: Duration) -> bool;
 }
@@ -71,6 +83,8 @@ pub struct OwnState {
     pub left_out: usize,
     /// How much of the node may be looked at; with `--all`.
     pub sight: Visibility,
+    /// Readings that came late: ncclflow got too little of the processor.
+    pub late: u64,
     pub dumps_lost: u64,
     pub exec_failed: u64,
     pub exec_left_out: u64,
@@ -94,10 +108,12 @@ pub fn watch(options: WatchOptions, observer: &mut dyn Observer) -> Result<()> {
     let find =
         Find::start(options.choice.clone(), options.debug_files.clone()).context("starting a thread")?;
     let dumps = Dumps::start(options.debug_files.clone(), store).context("starting a thread")?;
+    let ports = Ports::start().context("starting a thread")?;
     let running = Running {
         begun: Instant::now(),
         book: Book::new(options.settings),
         processes: Processes::default(),
+        ports,
         find,
         dumps,
         exec,
@@ -107,7 +123,10 @@ pub fn watch(options: WatchOptions, observer: &mut dyn Observer) -> Result<()> {
         outstanding: None,
         events: 0,
         lost_threads: 0,
-        said_of_gpus: false,
+        blindness: Blindness::default(),
+        blind_alert: 0,
+        read_at: None,
+        find_failed: None,
         said: BTreeMap::new(),
         own: OwnState::default(),
         options,
@@ -130,6 +149,7 @@ struct Running<'o> {
     begun: Instant,
     book: Book,
     processes: Processes,
+    ports: Ports,
     find: Find,
     dumps: Dumps,
     exec: Option<Exec>,
@@ -143,7 +163,12 @@ struct Running<'o> {
     outstanding: Option<Duration>,
     events: u64,
     lost_threads: u32,
-    said_of_gpus: bool,
+    blindness: Blindness,
+    /// Number of the alert that ncclflow does not see all.
+    blind_alert: u64,
+    /// When the reading before was taken, and when and why new processes could not be found.
+    read_at: Option<Duration>,
+    find_failed: Option<(Duration, String)>,
     /// Notices, by subject, and when each was said.
     said: BTreeMap<&'static str, (Duration, String)>,
     own: OwnState,
@@ -214,8 +239,8 @@ impl Running<'_> {
         let now = self.now();
         let find = &self.find;
         let readings = self.processes.read(&self.book, now, |pid| find.again(pid));
-        let gpus = self.processes.gpus(&self.options.gpus);
-        let News { events, looks } = self.book.take(&readings, &gpus, now);
+        let host = HostReading { gpus: self.processes.gpus(&self.options.gpus), ports: self.ports.latest() };
+        let News { events, looks } = self.book.take(&readings, &host, now);
         self.tell_all(events, None);
         for WantedLook { job, pids } in looks {
             self.looking.insert(job, pids.clone());
@@ -238,6 +263,9 @@ impl Running<'_> {
             self.outstanding = None;
             self.take_answer(answer);
         }
+        if let Some(why) = self.observer.lost() {
+            self.notice("recording", why);
+        }
         if let Some(exec) = &mut self.exec {
             let said = exec.tick();
             (self.own.exec_failed, self.own.exec_left_out) = (exec.failed, exec.left_out);
@@ -257,7 +285,10 @@ impl Running<'_> {
                     self.notice("sight", problem);
                 }
             }
-            Found::Blind(why) => self.notice("processes", format!("new processes cannot be found: {why}")),
+            Found::Blind(why) => {
+                self.find_failed = Some((self.now(), why.clone()));
+                self.notice("processes", format!("new processes cannot be found: {why}"));
+            }
         }
     }
 
@@ -320,23 +351,64 @@ impl Running<'_> {
             }
         }
         self.own.gpus_hang = self.options.gpus.missing().is_some_and(|why| why.contains("does not answer"));
-        if self.own.gpus_hang && !self.said_of_gpus {
-            self.notice("gpus", "the GPUs' driver does not answer: GPUs are not seen".to_owned());
-        }
-        self.said_of_gpus = self.own.gpus_hang;
+        self.check_sight(now);
         if let Some((count, why)) = self.processes.unknown.clone() {
             self.notice(
                 "unknown",
                 format!("{count} processes with NCCL cannot be watched, one of them because {why}"),
             );
         }
-        if self.own.left_out > 0 {
-            self.notice(
-                "left out",
-                format!("{} processes with NCCL are not watched: there are too many", self.own.left_out),
-            );
-        }
         Ok(())
+    }
+
+    /// Looks whether something is not seen, and tells of it once.
+    fn check_sight(&mut self, now: Duration) {
+        let mut note = |subject, sentence: String| self.blindness.note(subject, sentence, now);
+        if self.own.gpus_hang {
+            note("gpus", "the GPUs' driver does not answer: GPUs are not seen".to_owned());
+        }
+        if self.ports.is_lost() {
+            note("ports", "network adapters do not answer: their ports are not seen".to_owned());
+        }
+        if self.processes.unread > 0 {
+            note("unread", format!("{} processes do not let themselves be read", self.processes.unread));
+        }
+        if self.own.left_out > 0 {
+            let count = self.own.left_out;
+            note("left out", format!("{count} processes with NCCL are not watched: there are too many"));
+        }
+        let failed = self.find_failed.as_ref().filter(|(at, _)| now.saturating_sub(*at) < BLIND_ROUND);
+        if let Some((_, why)) = failed {
+            note("processes", format!("new processes cannot be found: {why}"));
+        }
+        let interval = self.options.interval;
+        let gap = self.read_at.replace(now).map_or(interval, |before| now.saturating_sub(before));
+        if gap >= LATE.max(interval * LATE_READINGS) {
+            self.own.late += 1;
+            let (gap, interval) = (gap.as_secs_f64(), interval.as_secs_f64());
+            let what = format!(
+                "{gap:.0} s between two readings instead of {interval}: ncclflow gets too little of the processor"
+            );
+            note("late", what);
+        }
+        match self.blindness.judge(now) {
+            Some(BlindChange::Begins(why)) => {
+                self.blind_alert = self.book.begin(AlertKind::Blind);
+                self.tell_blind(EventType::Begin, format!("ncclflow does not see all: {why}."), None);
+            }
+            Some(BlindChange::Ends(after)) => {
+                let sentence = "The alert blind is over: ncclflow sees all again.".to_owned();
+                self.tell_blind(EventType::End, sentence, Some(after));
+            }
+            None => {}
+        }
+    }
+
+    fn tell_blind(&mut self, event: EventType, sentence: String, after: Option<Duration>) {
+        let mut body = EventBody::new(event, sentence);
+        (body.kind, body.alert) = (Some(AlertKind::Blind), Some(self.blind_alert));
+        body.seconds = after.map(|after| after.as_secs_f64());
+        self.tell(body, now_ns(ClockId::Realtime), None);
     }
 
     fn tell_all(&mut self, events: Vec<EventBody>, report: Option<Box<DumpReport>>) {

@@ -40,6 +40,13 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    /// Returns the pace before the change that is open, and the pace now, in collectives a second.
+    pub(crate) fn slower(&self) -> Option<(f64, f64)> {
+        let (before, _) = self.open?;
+        let recent = self.bins.iter().rev().take(RECENT);
+        Some((before, recent.sum::<f64>() / f64::from(u32::try_from(RECENT).unwrap_or(1))))
+    }
+
     /// Takes the collectives since the reading before. `stands`: ranks wait for something else.
     pub(crate) fn note(
         &mut self,

@@ -257,7 +257,10 @@ fn suspects(comms: &[&CommState], gpus: &[GpuState], settings: &Settings, now: D
             Waits::Yes => settings.limit(state.rhythm.usual().or(of_job)),
             Waits::Unknown => settings.limit(state.rhythm.usual().or(of_job)).max(UNKNOWN_AFTER),
         };
-        let is_suspect = state.has_moved && stands >= limit;
+        // What is being made, or ended, has a call that all ranks must make.
+        let has_begun =
+            state.has_moved || state.is_coming() || state.here().any(|rank| rank.counts.is_ending);
+        let is_suspect = has_begun && stands >= limit;
         is_suspect.then(|| Suspect { key: Arc::clone(&state.key), waits, stands, is_gone })
     };
     comms.iter().filter_map(suspect).collect()

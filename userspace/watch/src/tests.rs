@@ -1,12 +1,20 @@
 //! Jobs that are made up, over time.
 
+mod ports;
+mod set_up;
+mod slow;
+
 use std::{sync::Arc, time::Duration};
 
-use dump::{Kind, State, watched::Counts};
+use dump::{
+    Kind, State,
+    watched::{Counts, Growth},
+};
+use flow::schema::GpuRow;
 
 use crate::{
-    Book, CommKey, GpuState, Look, ProcessInfo, ProcessKey, ProcessReading, RankCounts, RankInfo,
-    RankReading, Settings, Steps,
+    Book, CommKey, GpuState, HostReading, Look, PortState, ProcessInfo, ProcessKey, ProcessReading,
+    RankCounts, RankInfo, RankReading, Settings, Steps,
     event::{AlertKind, Culprit, EventBody, EventType},
     phase::Phase,
 };
@@ -21,6 +29,9 @@ struct Made {
     steps: u64,
     failure: Option<&'static str>,
     is_ending: bool,
+    is_coming: bool,
+    /// It has no such communicator yet.
+    is_absent: bool,
     has_left: bool,
 }
 
@@ -32,9 +43,19 @@ struct World {
     has_proxy: bool,
     busy: Option<u32>,
     xids: Vec<u64>,
+    /// Ports of adapters, and the size of the communicator, if ranks are on other hosts.
+    ports: Option<Vec<PortState>>,
+    n_ranks: Option<u32>,
+    /// Percents of the time in which each rank's GPU has a kernel, and in which its multiprocessors work.
+    activity: Vec<(f64, f64)>,
+    /// Seconds of ten for which each rank's first thread waits for a processor.
+    waited: Vec<f64>,
+    /// Batches of sends of each rank.
+    sends: Option<u64>,
     /// What a dump would say; `None`: it does not come back.
     dump: Option<Result<Look, String>>,
     looks: u32,
+    looked_at: Vec<u32>,
     events: Vec<(u64, EventBody)>,
 }
 
@@ -49,6 +70,8 @@ impl World {
             steps: 0,
             failure: None,
             is_ending: false,
+            is_coming: false,
+            is_absent: false,
             has_left: false,
         };
         Self {
@@ -58,14 +81,20 @@ impl World {
             has_proxy: true,
             busy: None,
             xids: Vec::new(),
+            ports: None,
+            n_ranks: None,
+            activity: Vec::new(),
+            waited: Vec::new(),
+            sends: None,
             dump: Some(Ok(Look { state: State::Healthy, ..Look::default() })),
             looks: 0,
+            looked_at: Vec::new(),
             events: Vec::new(),
         }
     }
 
     fn readings(&self) -> Vec<ProcessReading> {
-        let n_ranks = u32::try_from(self.ranks.len()).unwrap();
+        let n_ranks = self.n_ranks.unwrap_or(u32::try_from(self.ranks.len()).unwrap());
         let reading = |(rank, made): (u32, &Made)| {
             let key = ProcessKey { pid: 100 + rank, started: 1 };
             let info = RankInfo {
@@ -74,13 +103,15 @@ impl World {
                 gpu: Some(rank),
                 bus_id: Some(format!("0000:0{rank}:00.0")),
                 has_proxy: Some(self.has_proxy),
+                functions: vec!["AllReduce".to_owned()],
                 ..RankInfo::default()
             };
             let counts = Counts {
                 by_function: vec![made.launched],
+                p2p_op_count: self.sends,
                 has_ops_in_flight: made.in_flight,
                 is_ending: made.is_ending,
-                is_set_up: true,
+                is_set_up: !made.is_coming,
                 ..Counts::default()
             };
             let state = if made.has_left { RankCounts::Ended } else { RankCounts::Read(counts) };
@@ -90,11 +121,41 @@ impl World {
                 steps: made.in_flight.then_some(Steps::At(made.steps)),
                 failure: made.failure.map(str::to_owned),
             };
+            let ranks = if made.is_absent { Vec::new() } else { vec![rank] };
             let info =
                 ProcessInfo { key, name: "train".into(), user: "ann".into(), ..ProcessInfo::default() };
-            ProcessReading { info: Arc::new(info), is_live: made.is_live, ranks: vec![rank] }
+            ProcessReading {
+                info: Arc::new(info),
+                is_live: made.is_live,
+                ranks,
+                processor: self.processor(key.pid),
+            }
         };
         (0..).zip(&self.ranks).map(reading).collect()
+    }
+
+    /// Processor time of a rank's process, which is looked at every ten seconds.
+    fn processor(&self, pid: u32) -> Option<Growth> {
+        let waited = self.waited.get(usize::try_from(pid - 100).unwrap())?;
+        self.seconds.is_multiple_of(10).then(|| Growth {
+            period: Duration::from_secs(10),
+            launching: Some([Duration::from_secs(3), Duration::from_secs_f64(*waited)]),
+            ..Growth::default()
+        })
+    }
+
+    /// What the driver tells of a rank's GPU in this second, with some noise.
+    fn rows(&self, rank: usize) -> Vec<Arc<GpuRow>> {
+        let Some((graphics, busy)) = self.activity.get(rank) else { return Vec::new() };
+        let noise = (self.seconds * 7919 + rank as u64 * 13) % 100;
+        let noise = f64::from(u32::try_from(noise).unwrap()) / 100.0;
+        vec![Arc::new(GpuRow {
+            ts_ns: self.seconds * 1_000_000_000,
+            graphics_active_percent: Some(graphics - noise),
+            sm_active_percent: Some(busy + noise),
+            tensor_active_percent: Some((busy + noise) / 2.0),
+            ..GpuRow::default()
+        })]
     }
 
     /// Takes a reading a second, and has dumps come back a second after they are asked for.
@@ -106,14 +167,17 @@ impl World {
                 bus_id: format!("0000:0{rank}:00.0"),
                 busy_percent: self.busy,
                 xids: if rank == 0 { self.xids.clone() } else { Vec::new() },
+                rows: self.rows(rank),
             };
             let gpus: Vec<GpuState> = (0..self.ranks.len()).map(gpu).collect();
             let now = Duration::from_secs(self.seconds);
             let readings = self.readings();
-            let news = self.book.take(&readings, &gpus, now);
+            let host = HostReading { gpus, ports: self.ports.clone() };
+            let news = self.book.take(&readings, &host, now);
             self.events.extend(news.events.into_iter().map(|event| (self.seconds, event)));
             for look in news.looks {
                 self.looks += 1;
+                self.looked_at.clone_from(&look.pids);
                 if let Some(dump) = &self.dump {
                     let later = now + Duration::from_millis(900);
                     let events = self.book.looked(look.job, dump.clone(), later);
@@ -376,20 +440,24 @@ fn two_jobs_are_two_and_keep_their_numbers() {
             failure: None,
         });
         let info = ProcessInfo { key: ProcessKey { pid, started: 1 }, ..ProcessInfo::default() };
-        ProcessReading { info: Arc::new(info), is_live: true, ranks: ranks.collect() }
+        ProcessReading { info: Arc::new(info), is_live: true, ranks: ranks.collect(), processor: None }
     };
     let mut book = Book::default();
     let jobs = |book: &Book| -> Vec<(u64, Vec<u32>)> {
         book.view().map(|view| (view.job.number, view.job.pids)).collect()
     };
     let at = Duration::from_secs;
-    book.take(&[process(2, &["0xa"]), process(3, &["0xa"]), process(5, &["0xb"])], &[], at(1));
+    book.take(
+        &[process(2, &["0xa"]), process(3, &["0xa"]), process(5, &["0xb"])],
+        &HostReading::default(),
+        at(1),
+    );
     assert_eq!(jobs(&book), [(1, vec![2, 3]), (2, vec![5])]);
     let all = [process(2, &["0xa", "0xc"]), process(3, &["0xa"]), process(5, &["0xb"]), process(4, &["0xc"])];
-    book.take(&all, &[], at(2));
+    book.take(&all, &HostReading::default(), at(2));
     assert_eq!(jobs(&book), [(1, vec![2, 3, 4]), (2, vec![5])]);
     let mut all = all;
     all[2].is_live = false;
-    book.take(&all, &[], at(3));
+    book.take(&all, &HostReading::default(), at(3));
     assert_eq!(jobs(&book), [(1, vec![2, 3, 4])]);
 }

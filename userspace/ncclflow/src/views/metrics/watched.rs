@@ -168,6 +168,8 @@ impl Collector for WatchedMetrics {
 fn own(families: &mut Families<'_>, own: &OwnState) -> fmt::Result {
     let counter = |count: u64| ConstCounter::new(count);
     families.single("watch_readings", "Readings of all processes.", &counter(own.readings))?;
+    let help = "Readings that came late, as ncclflow got too little of the processor.";
+    families.single("watch_readings_late", help, &counter(own.late))?;
     families.single("watch_processes", "Processes that are watched.", &gauge(own.processes as u64))?;
     let help = "Processes that did not let themselves be read at the last reading.";
     families.single("watch_unread_processes", help, &gauge(own.unread as u64))?;

@@ -12,7 +12,8 @@ use std::{
 use dump::watched::Counts;
 use inspect::gpu::GpuSamples;
 use watch::{
-    Book, CommKey, OwnState, ProcessInfo, ProcessKey, ProcessReading, RankCounts, RankInfo, RankReading,
+    Book, CommKey, HostReading, OwnState, ProcessInfo, ProcessKey, ProcessReading, RankCounts, RankInfo,
+    RankReading,
 };
 
 use super::super::{Expose as _, Watched, WatchedMetrics};
@@ -29,7 +30,11 @@ fn text() -> String {
     for second in 0..100 {
         launched += u64::from(second % 10 < 3);
         let process = |rank: u32| {
-            let counts = Counts { by_function: vec![0, launched - u64::from(rank)], ..Counts::default() };
+            let counts = Counts {
+                by_function: vec![0, launched - u64::from(rank)],
+                is_set_up: true,
+                ..Counts::default()
+            };
             let info = RankInfo {
                 comm: Arc::clone(&comm),
                 name: Some("dp \"1\"\n".into()),
@@ -41,9 +46,9 @@ fn text() -> String {
             let rank_reading = RankReading { info: Arc::new(info), state, steps: None, failure: None };
             let key = ProcessKey { pid: 7 + rank, started: 1 };
             let info = ProcessInfo { key, job: Some("17".into()), ..ProcessInfo::default() };
-            ProcessReading { info: Arc::new(info), is_live: true, ranks: vec![rank_reading] }
+            ProcessReading { info: Arc::new(info), is_live: true, ranks: vec![rank_reading], processor: None }
         };
-        book.take(&[process(0), process(1)], &[], Duration::from_secs(second));
+        book.take(&[process(0), process(1)], &HostReading::default(), Duration::from_secs(second));
     }
     let metrics = WatchedMetrics::new(GpuSamples::default());
     metrics.put(Watched::of(&book, &OwnState::default(), Duration::from_secs(100)));

@@ -1,0 +1,137 @@
+//! Errors that NCCL, the driver of a GPU, or a network adapter reports.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{HostState, Job, Steps, Turn, of_comm, of_rank};
+use crate::{
+    communicator::CommState,
+    event::{AlertKind, Culprit, EventBody},
+    reading::{CommKey, PortState},
+};
+
+/// Time after which an error of a GPU is over, if there is no other.
+const XID_LASTS: Duration = Duration::from_mins(1);
+/// Time for which a port is up again before its error is over.
+const PORT_LASTS: Duration = Duration::from_secs(10);
+/// State of a port that carries messages (include/rdma/ib_verbs.h, `IB_PORT_ACTIVE`), and of one that does
+/// for now.
+const UP: [&str; 2] = ["ACTIVE", "ACTIVE_DEFER"];
+/// Maximum number of errors of a job that are open at a time.
+const MAX_ERRORS: usize = 64;
+
+/// An error that is open.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum ErrorOf {
+    /// A rank of a communicator reports a failure.
+    Rank(Arc<CommKey>, u32),
+    /// The driver reports an error of the GPU at this address.
+    Gpu(String),
+    /// A port of a network adapter was up, and is not.
+    Port(String),
+}
+
+#[derive(Debug)]
+pub(super) struct OpenError {
+    pub(super) alert: u64,
+    pub(super) begun: Duration,
+    seen: Duration,
+}
+
+impl Job {
+    pub(super) fn watch_errors(&mut self, host: &HostState<'_>, turn: &mut Turn<'_>, steps: &mut Steps) {
+        let (comms, now) = (turn.comms, turn.now);
+        let ranks = || comms.iter().flat_map(|state| state.here().map(move |rank| (*state, rank)));
+        for (state, rank) in ranks() {
+            let Some(failure) = &rank.failure else { continue };
+            let of = ErrorOf::Rank(Arc::clone(&state.key), rank.info.rank);
+            let (number, pid) = (rank.info.rank, rank.process.key.pid);
+            let sentence = || format!("NCCL reports {failure} on rank {number} (process {pid}).");
+            steps.events.extend(self.begun_error(of, state, vec![of_rank(rank)], sentence, turn));
+        }
+        for gpu in host.gpus.iter().filter(|gpu| !gpu.xids.is_empty()) {
+            let rank = ranks().find(|(_, rank)| rank.info.bus_id.as_ref() == Some(&gpu.bus_id));
+            let Some((state, rank)) = rank else { continue };
+            let of = ErrorOf::Gpu(gpu.bus_id.clone());
+            let sentence = || {
+                let xids = flow::text::joined(&gpu.xids, ", ");
+                let (bus_id, number) = (&gpu.bus_id, rank.info.rank);
+                format!("The driver reports Xid {xids} of the GPU {bus_id} of rank {number}.")
+            };
+            steps.events.extend(self.begun_error(of, state, vec![of_rank(rank)], sentence, turn));
+        }
+        self.watch_ports(host.ports, turn, steps);
+        let is_over = |of: &ErrorOf, error: &OpenError| match of {
+            ErrorOf::Rank(..) => error.seen < now,
+            ErrorOf::Gpu(_) => now.saturating_sub(error.seen) >= XID_LASTS,
+            ErrorOf::Port(_) => now.saturating_sub(error.seen) >= PORT_LASTS,
+        };
+        let over: Vec<(u64, Duration)> = self
+            .errors
+            .extract_if(.., |of, error| is_over(of, error))
+            .map(|(_, error)| (error.alert, error.begun))
+            .collect();
+        for (alert, begun) in over {
+            steps.events.push(self.ended(
+                AlertKind::Error,
+                alert,
+                begun,
+                now,
+                comms.len(),
+                "it is not reported any more",
+            ));
+        }
+    }
+
+    /// Looks for ports that were up, and are not. Which one a communicator uses is not known, so only of jobs
+    /// with ranks on other hosts, and no rank is named.
+    fn watch_ports(&mut self, ports: Option<&[PortState]>, turn: &mut Turn<'_>, steps: &mut Steps) {
+        let Some(ports) = ports else { return };
+        let is_far = |state: &&&CommState| (state.here().count() as u64) < u64::from(state.key.n_ranks);
+        let far = turn.comms.iter().filter(is_far).max_by_key(|state| state.key.n_ranks);
+        let is_up = |port: &&PortState| UP.contains(&port.state.as_str());
+        self.ports_up.extend(ports.iter().filter(is_up).map(|port| port.name.clone()));
+        let Some(state) = far else { return };
+        for name in self.ports_up.clone() {
+            let found = ports.iter().find(|port| port.name == name);
+            if found.as_ref().is_some_and(is_up) {
+                continue;
+            }
+            let how = found.map_or("is not there any more", |port| port.state.as_str());
+            let sentence = || {
+                format!(
+                    "The port {name} of a network adapter of this host {}, and was up while the job ran. Which ranks \
+                     use it is not known.",
+                    if found.is_some() { format!("is {how}") } else { how.to_owned() }
+                )
+            };
+            let of = ErrorOf::Port(name.clone());
+            steps.events.extend(self.begun_error(of, state, Vec::new(), sentence, turn));
+        }
+    }
+
+    /// Takes note that an error is seen. Returns its event, if it begins now.
+    fn begun_error(
+        &mut self,
+        of: ErrorOf,
+        state: &CommState,
+        culprits: Vec<Culprit>,
+        sentence: impl FnOnce() -> String,
+        turn: &mut Turn<'_>,
+    ) -> Option<EventBody> {
+        let now = turn.now;
+        if let Some(error) = self.errors.get_mut(&of) {
+            error.seen = now;
+            return None;
+        }
+        if self.errors.len() >= MAX_ERRORS || !self.may_begin(turn) {
+            return None;
+        }
+        let mut event = self.begun(AlertKind::Error, turn);
+        event.communicator = Some(of_comm(&state.key, state.name.clone()));
+        event.culprits = culprits;
+        event.sentence = sentence();
+        let alert = event.alert.unwrap_or_default();
+        self.errors.insert(of, OpenError { alert, begun: now, seen: now });
+        Some(event)
+    }
+}
