@@ -36,6 +36,7 @@ mod top_recording;
 mod top_session;
 mod variables;
 mod watch;
+mod watch_recording;
 mod whom;
 
 use std::{

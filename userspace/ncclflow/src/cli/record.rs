@@ -29,12 +29,16 @@ use inspect::{
 };
 use nccl_library::nccl::ApiFunction;
 use recording::sinks::LiveStatistics;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use trace::{
     health::Health,
     record::{LibraryInUse, Notice, Outcome, Setup, StopHandle, record},
 };
 
 pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<Exit> {
+    if args.ends_with_parent {
+        set_parent_process_death_signal(Some(Signal::TERM)).context("PR_SET_PDEATHSIG")?;
+    }
     may_trace()?;
     let output = (!args.no_files).then(|| args.output.clone().unwrap_or_else(default_output));
     let live = args.metrics.map(|_| LiveStatistics::default());

@@ -199,6 +199,10 @@ pub struct RecordArgs {
     #[arg(short, long)]
     pub quiet: bool,
 
+    /// End when the process that started this one does
+    #[arg(long, hide = true)]
+    pub ends_with_parent: bool,
+
     /// Print the eBPF side's development log at the end
     #[arg(long, hide = true)]
     pub ebpf_log: bool,

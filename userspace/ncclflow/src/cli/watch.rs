@@ -26,10 +26,11 @@ use crate::views::metrics::{MetricsServer, Watched, WatchedMetrics};
 
 use super::{
     exit::Exit,
-    quantities::{seconds, size_from},
+    quantities::{each, seconds, size_from},
     record_groups::metrics_address,
     shared_args::{DebugArgs, LookedAtArgs},
     signals::with_signals,
+    watch_recording::{Recording, RecordingArgs},
     write_json_line,
 };
 
@@ -42,11 +43,13 @@ Examples:
   ncclflow watch --all --json | jq 'select(.event == \"begin\")'
   ncclflow watch --all --metrics 9690 --dump-to /var/lib/ncclflow/dumps
                                                as a service: metrics, and a dump at each alert
+  ncclflow watch --all --level flow -o /var/tmp/flows
+                                               it also records, with probes, as `ncclflow record` does
   ncclflow watch --all --exec /etc/ncclflow/alert
                                                a program of yours that has each alert as JSON on its standard input
 
-It places no probe and writes nothing into a process: NCCL's counters are read from memory. Alerts: hang, gone, slower,
-error; docs/WATCH.md says when each begins and ends. Needs root, or CAP_SYS_PTRACE.
+Without --level it places no probe and writes nothing into a process: NCCL's counters are read from memory. Alerts:
+hang, gone, slow, slower, error; docs/WATCH.md says when each begins and ends. Needs root, or CAP_SYS_PTRACE.
 Ends with Ctrl-C, or when all processes of -p have ended.")]
 pub struct WatchArgs {
     #[command(flatten)]
@@ -109,6 +112,9 @@ pub struct WatchArgs {
     pub no_gpus: bool,
 
     #[command(flatten)]
+    pub recording: RecordingArgs,
+
+    #[command(flatten)]
     pub debug: DebugArgs,
 }
 
@@ -142,12 +148,23 @@ pub(super) fn run(args: &WatchArgs) -> Result<Exit> {
         Ok((metrics, server))
     });
     let (metrics, server) = metrics.transpose()?.unzip();
+    let recorded = each(&args.whom.pids);
+    let recording = args.recording.start(&recorded)?;
     let args = args.clone();
     let work = move |stop: &StopHandle| {
         let ends = args.duration.map(|duration| Instant::now() + duration);
         let (output, is_ready, launched) = (Output::start()?, false, BTreeMap::new());
-        let mut shown =
-            Shown { args: &args, stop, health: &health, output, ends, metrics, is_ready, launched };
+        let mut shown = Shown {
+            args: &args,
+            stop,
+            health: &health,
+            output,
+            ends,
+            metrics,
+            recording,
+            is_ready,
+            launched,
+        };
         let watched = watch::watch(options, &mut shown);
         health.end_recording();
         watched
@@ -212,6 +229,7 @@ struct Shown<'a> {
     output: Output,
     ends: Option<Instant>,
     metrics: Option<WatchedMetrics>,
+    recording: Option<Recording>,
     is_ready: bool,
     /// Collectives launched at the reading before, and when that was, by communicator and rank.
     launched: BTreeMap<(String, u32, u32), (u64, Duration)>,
@@ -247,6 +265,10 @@ impl Observer for Shown<'_> {
         if self.args.table {
             self.table(book, now);
         }
+    }
+
+    fn lost(&mut self) -> Option<String> {
+        self.recording.as_mut()?.look()
     }
 
     fn wait(&mut self, longest: Duration) -> bool {
