@@ -3,6 +3,7 @@
 use std::{
     env,
     ffi::OsString,
+    fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -193,6 +194,41 @@ pub(crate) fn torch_analyser() -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// Debian's package that has promtool, which checks rules for Prometheus. Installing it would start a server.
+const PROMETHEUS: &str = "prometheus";
+
+/// Returns `$NCCLFLOW_PROMTOOL`: the program, taken out of Debian's package where the machine has none. A
+/// failure is printed, and the test that needs it is skipped or fails.
+pub(crate) fn promtool() -> Result<PathBuf> {
+    if !is_missing(&["promtool", "--version"]) {
+        return Ok("promtool".into());
+    }
+    let folder = programs::target_folder()?.join("promtool");
+    let program = folder.join("usr/bin/promtool");
+    if !program.exists() {
+        say(&format!("fetching promtool into {}", folder.display()));
+        if let Err(error) = fetch_promtool(&folder) {
+            say(&format!("{error:#}: the rules for Prometheus are not tested"));
+        }
+    }
+    Ok(program)
+}
+
+fn fetch_promtool(folder: &Path) -> Result<()> {
+    let part = folder.with_extension("part");
+    fs::create_dir_all(&part).context("making a folder for promtool")?;
+    retried(|| do_or_fail(Command::new("apt-get").args(["download", "-qq", PROMETHEUS]).current_dir(&part)))?;
+    let files = fs::read_dir(&part).context("listing a folder")?.flatten().map(|entry| entry.path());
+    let package = files.into_iter().find(|path| path.extension().is_some_and(|end| end == "deb"));
+    let package = package.with_context(|| format!("apt-get has left no package in {}", part.display()))?;
+    do_or_fail(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(&part))?;
+    // A hundred megabytes that nobody needs.
+    for other in [package, part.join("usr/bin/prometheus")] {
+        fs::remove_file(&other).with_context(|| format!("removing `{}`", other.display()))?;
+    }
+    fs::rename(&part, folder).context("naming promtool's folder")
+}
+
 /// Exporter of NCCL Inspector's records in NVIDIA's repository, and what it imports.
 const EXPORTER: &str = "https://raw.githubusercontent.com/NVIDIA/nccl/5067397c2676d5aed50042fc39e5c8ee96eb0027/plugins/\
                         profiler/inspector/exporter/example/perf_summary_exporter.py";
@@ -219,7 +255,7 @@ fn fetch_exporter(folder: &Path, file: &Path) -> Result<()> {
     for package in EXPORTER_IMPORTS {
         install_wheel(package, &folder.join("python"))?;
     }
-    std::fs::rename(&part, file).context("naming NVIDIA's exporter")
+    fs::rename(&part, file).context("naming NVIDIA's exporter")
 }
 
 /// Fetches a file whose checksum is known.

@@ -93,7 +93,7 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
         let building = scope.spawn(|| programs::build_all().and_then(|_| programs::build_tests()));
         (fetch(), building.join())
     });
-    let Fetched { python_path, pythons, torch_analyser, inspector_exporter } = fetched?;
+    let Fetched { python_path, pythons, torch_analyser, inspector_exporter, promtool } = fetched?;
     built.map_err(|_| anyhow!("building the tests panicked"))??;
     times.push(("to fetch what tests need, and to build them".to_owned(), begun.elapsed()));
     println!("running the tests; required: {require}");
@@ -112,7 +112,8 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
             .env("PYTHONPATH", &python_path)
             .env("NCCLFLOW_PYTHONS", &pythons)
             .env("NCCLFLOW_TORCH_ANALYSER", &torch_analyser)
-            .env("NCCLFLOW_INSPECTOR_EXPORTER", &inspector_exporter);
+            .env("NCCLFLOW_INSPECTOR_EXPORTER", &inspector_exporter)
+            .env("NCCLFLOW_PROMTOOL", &promtool);
         command
     };
     let heartbeat = Heartbeat::start();
@@ -145,6 +146,7 @@ struct Fetched {
     pythons: OsString,
     torch_analyser: PathBuf,
     inspector_exporter: PathBuf,
+    promtool: PathBuf,
 }
 
 fn fetch() -> Result<Fetched> {
@@ -152,10 +154,11 @@ fn fetch() -> Result<Fetched> {
     let pythons = pythons::pythons()?;
     let torch_analyser = prerequisites::torch_analyser()?;
     let inspector_exporter = prerequisites::inspector_exporter()?;
+    let promtool = prerequisites::promtool()?;
     for version in nccl::tested_versions() {
         nccl::library_path(version)?;
     }
-    Ok(Fetched { python_path, pythons, torch_analyser, inspector_exporter })
+    Ok(Fetched { python_path, pythons, torch_analyser, inspector_exporter, promtool })
 }
 
 /// Returns options by which cargo runs tests as root, if this is a user who may become it.

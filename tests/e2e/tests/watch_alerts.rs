@@ -1,4 +1,5 @@
-//! The programs in dist/alerts, which tell others of an alert: run on an event, against a server of this host.
+//! The programs in dist/alerts, which tell others of an alert: run on an event, against a server of this host; and
+//! Prometheus' own word on the rules in dist/prometheus.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -106,4 +107,35 @@ fn a_page_is_resolved_by_the_end() {
         (&json!("ncclflow/n1/2/3"), &json!("ncclflow/n1/2/3"))
     );
     assert_eq!(begins["payload"]["custom_details"]["culprits"][0]["rank"], 1);
+}
+
+/// What ncclflow itself does not see has no job.
+#[test]
+fn an_alert_without_a_job_is_told_too() {
+    if !are_there() {
+        return;
+    }
+    let mut blind = event("begin");
+    (blind["kind"], blind["job"]) = (json!("blind"), Value::Null);
+    let (_, body) = told("slack", &[("SLACK_WEBHOOK", "{}/x")], &blind);
+    assert!(text(&body["text"]).contains("*blind* begin on n1\n"), "{body}");
+    let (_, body) = told("alertmanager", &[("ALERTMANAGER", "{}")], &blind);
+    assert_eq!((&body[0]["labels"]["job"], &body[0]["labels"]["user"]), (&json!(""), &json!("")));
+    let (_, body) = told("pagerduty", &[("PAGERDUTY", "{}"), ("PAGERDUTY_KEY", "k")], &blind);
+    assert_eq!(body["dedup_key"], "ncclflow/n1/ncclflow/3");
+}
+
+/// The rules are those that Prometheus reads, and begin and end as their own tests say.
+#[test]
+fn prometheus_takes_the_rules_and_they_do_what_their_tests_say() {
+    let promtool = std::env::var_os("NCCLFLOW_PROMTOOL").unwrap_or_else(|| "promtool".into());
+    let is_there = Command::new(&promtool).arg("--version").output().is_ok();
+    if !need("promtool", is_there, "run `cargo xtask test`, or install prometheus") {
+        return;
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/prometheus");
+    for words in [["check", "rules", "ncclflow.rules.yml"], ["test", "rules", "ncclflow.rules.test.yml"]] {
+        let ran = run(Command::new(&promtool).args(words).current_dir(&folder));
+        assert_eq!(ran.code(), Some(0), "{words:?}: {}{}", ran.stdout, ran.stderr);
+    }
 }
