@@ -11,7 +11,7 @@ use anyhow::Result;
 use crate::{nccl, programs, root, tool};
 
 /// NCCL versions of the end-to-end tests.
-const LIBRARIES: [&str; 4] = ["2.21.5", "2.27.5", "2.28.9-cu13", "2.32.3"];
+pub(crate) const LIBRARIES: [&str; 4] = ["2.21.5", "2.27.5", "2.28.9-cu13", "2.32.3"];
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:

@@ -33,6 +33,7 @@ mod test;
 mod tool;
 mod torch_offsets;
 mod vm;
+mod watch;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -97,6 +98,8 @@ enum Verify {
     Conformance(conformance::Args),
     /// Make every kind of hang, and of wait that is none, and count what `ncclflow dump` says of them (root)
     Hangs(hangs::Args),
+    /// Watch every kind of hang, and of wait that is none, and count what `ncclflow watch` says of them (root)
+    Watch(watch::Args),
     /// Trace a node for a long time while its tenants do all that tenants do (root)
     Soak(soak::Args),
     /// Feed changed files and memory to what reads them, to see that none does harm (cargo-fuzz)
@@ -128,6 +131,7 @@ fn main() -> Result<()> {
         Command::Make(Make::Picture(args)) => picture::run(&args),
         Command::Verify(Verify::Conformance(args)) => conformance::run(&args),
         Command::Verify(Verify::Hangs(args)) => hangs::run(&args),
+        Command::Verify(Verify::Watch(args)) => watch::run(&args),
         Command::Verify(Verify::Soak(args)) => soak::run(&args),
         Command::Verify(Verify::Fuzz(args)) => fuzz::run(&args),
         Command::Verify(Verify::Parquet(args)) => parquet::run(&args),

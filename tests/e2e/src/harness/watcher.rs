@@ -27,13 +27,19 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Starts it with these words, and waits until it watches.
+    /// Starts it with these words, without GPUs, and waits until it watches.
     pub fn start(ncclflow: &Path, words: &str) -> Result<Self> {
+        Self::start_with(ncclflow, &format!("--no-gpus {words}"), &[])
+    }
+
+    /// The same with GPUs, and with these variables.
+    pub fn start_with(ncclflow: &Path, words: &str, variables: &[(String, String)]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let (events, said) = (folder.path().join("events"), folder.path().join("said"));
         let child = Command::new(ncclflow)
-            .args(["watch", "--json", "--no-gpus"])
+            .args(["watch", "--json"])
             .args(words.split_whitespace())
+            .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(File::create(&events).context("making a file for events")?)
             .stderr(File::create(&said)?)
@@ -68,6 +74,15 @@ impl Watcher {
         let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let events = whole.map(|line| serde_json::from_str(line).unwrap_or_default());
         events.filter(|event: &Value| event["event"] != "status").collect()
+    }
+
+    /// Alerts and waits that began, and those that ended.
+    pub fn begun_and_ended(&self) -> (Vec<Value>, Vec<Value>) {
+        let of = |events: &[Value], what: &str| -> Vec<Value> {
+            events.iter().filter(|event| event["event"] == what).cloned().collect()
+        };
+        let events = self.events();
+        (of(&events, "begin"), of(&events, "end"))
     }
 
     /// Waits for an event of this sort and kind, and gives it back.

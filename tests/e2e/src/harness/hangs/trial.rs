@@ -4,7 +4,7 @@ use std::{
     fs,
     path::PathBuf,
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, Result};
@@ -57,8 +57,18 @@ pub struct Trial {
 impl Trial {
     /// Starts it on an official library and does to it what its kind is made of; `None` if the machine lacks something.
     pub fn start(kind: &'static Kind, version: &str) -> Result<Option<Self>> {
+        Ok(Self::start_beside(kind, version, |_, _| Ok(()))?.map(|(trial, ())| trial))
+    }
+
+    /// The same, and starts something beside the job before anything is done to it.
+    pub fn start_beside<T>(
+        kind: &'static Kind,
+        version: &str,
+        beside: impl FnOnce(&World, &GpuStates) -> Result<T>,
+    ) -> Result<Option<(Self, T)>> {
         let Some(job) = start(kind.over, kind.shape, version, kind.workload)? else { return Ok(None) };
         let Some(gpus) = GpuStates::of(&job) else { return Ok(None) };
+        let beside = beside(&job, &gpus)?;
         let children = job.bed.ready.pids.iter().flat_map(|pid| children_of(*pid)).collect();
         let mut cgroup = None;
         match kind.then {
@@ -83,11 +93,12 @@ impl Trial {
                 cgroup = Some(held);
             }
         }
-        Ok(Some(Self { _cgroup: cgroup, kind, job, variables: gpus.variables().to_vec(), gpus, children }))
+        let variables = gpus.variables().to_vec();
+        Ok(Some((Self { _cgroup: cgroup, kind, job, variables, gpus, children }, beside)))
     }
 
-    /// Waits until its GPUs stand still, as the bed sees them.
-    pub fn settle(&self) -> Result<()> {
+    /// Waits until its GPUs stand still, as the bed sees them. Returns the time since 1970 at which they did first.
+    pub fn settle(&self) -> Result<Duration> {
         let begun = Instant::now();
         let (mut last, mut since) = (Vec::new(), begun);
         loop {
@@ -97,7 +108,11 @@ impl Trial {
             }
             let rests = self.kind.moves || since.elapsed() >= REST;
             if rests && begun.elapsed() >= AT_LEAST {
-                return Ok(());
+                let stood = since.elapsed();
+                return Ok(SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .unwrap_or_default()
+                    .saturating_sub(stood));
             }
             if begun.elapsed() > AT_MOST {
                 anyhow::bail!("{}: the job does not come to rest", self.kind.name);
