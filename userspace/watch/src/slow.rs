@@ -99,27 +99,23 @@ impl Slowness {
         now: Duration,
     ) -> Option<SlowChange> {
         let usual = comms.iter().filter_map(|comm| comm.rhythm.usual()).max();
-        let begun = Period::begin(comms, now);
-        let is_same = |period: &Period, begun: &Period| {
-            (&period.largest, &period.ranks) == (&begun.largest, &begun.ranks)
-        };
         // The job is going if some communicator is.
         let still = comms.iter().map(|comm| comm.stands_for(now)).min();
         let is_going = !stands && still.is_some_and(|still| still <= STANDS);
-        let begun = begun.filter(|_| is_going);
-        let (Some(period), Some(begun)) = (&mut self.period, begun) else {
-            self.period = Period::begin(comms, now).filter(|_| is_going);
+        let (Some(period), Some((largest, ranks)), true) = (&mut self.period, largest_of(comms), is_going)
+        else {
+            self.period = if is_going { Period::begin(comms, now) } else { None };
             return None;
         };
-        if !is_same(period, &begun) {
-            *self = Self { period: Some(begun), open: self.open.take(), ..Self::default() };
+        if (&period.largest, &period.ranks) != (&largest.key, &ranks) {
+            *self = Self { period: Period::begin(comms, now), open: self.open.take(), ..Self::default() };
             return None;
         }
         period.take(comms, gpus, processors, now);
         if now.saturating_sub(period.begun) < PERIOD.max(usual.unwrap_or_default() * ITERATIONS) {
             return None;
         }
-        let period = self.period.replace(begun)?;
+        let period = std::mem::replace(&mut self.period, Period::begin(comms, now))?;
         let at_end = usual.unwrap_or_default().clamp(STANDS_AT_END, STANDS);
         self.judge(&period.counted(comms, usual, slower, at_end, now)?, &period.largest)
     }
@@ -157,6 +153,12 @@ impl Slowness {
     }
 }
 
+/// Returns the largest communicator, and its ranks of this host.
+fn largest_of<'c>(comms: &[&'c CommState]) -> Option<(&'c CommState, Vec<(u32, ProcessKey)>)> {
+    let largest = comms.iter().max_by_key(|comm| (comm.key.n_ranks, comm.here().count()))?;
+    Some((largest, largest.here().map(|rank| (rank.info.rank, rank.process.key)).collect()))
+}
+
 impl Launched {
     fn of(comm: &CommState) -> Self {
         let symmetric = |rank: &RankState| {
@@ -180,11 +182,11 @@ impl Launched {
 
 impl Period {
     fn begin(comms: &[&CommState], now: Duration) -> Option<Self> {
-        let largest = comms.iter().max_by_key(|comm| (comm.key.n_ranks, comm.here().count()))?;
+        let (largest, ranks) = largest_of(comms)?;
         Some(Self {
             begun: now,
             largest: Arc::clone(&largest.key),
-            ranks: largest.here().map(|rank| (rank.info.rank, rank.process.key)).collect(),
+            ranks,
             launched: comms.iter().map(|comm| (Arc::clone(&comm.key), Launched::of(comm))).collect(),
             stood: BTreeMap::new(),
             rows: BTreeMap::new(),
