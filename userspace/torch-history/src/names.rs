@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
-use flow::text::joined;
+use flow::text::{self, joined};
 use torch::flight_recorder::Entry;
 
 /// Name of a process: its rank in the job, or its PID where nothing tells the rank.
@@ -31,7 +31,7 @@ pub fn ranks(who: &[Who]) -> String {
     numbers.dedup();
     let mut parts = Vec::new();
     if !numbers.is_empty() {
-        parts.push(format!("{} {}", if numbers.len() == 1 { "rank" } else { "ranks" }, ranges(&numbers)));
+        parts.push(text::name_ranks(&numbers));
     }
     if !pids.is_empty() {
         let list = joined(pids.iter().take(16), ", ");
@@ -40,28 +40,6 @@ pub fn ranks(who: &[Who]) -> String {
         parts.push(format!("{noun} {list}{more}"));
     }
     parts.join(" and ")
-}
-
-/// Writes numbers as ranges, at most 16: `0-2, 5`.
-pub fn ranges(numbers: &[u64]) -> String {
-    const MAX: usize = 16;
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
-    for number in numbers {
-        match ranges.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(*number) => *last = *number,
-            _ => ranges.push((*number, *number)),
-        }
-    }
-    let shown = ranges.iter().take(MAX).map(|(first, last)| match last - first {
-        0 => first.to_string(),
-        1 => format!("{first}, {last}"),
-        _ => format!("{first}-{last}"),
-    });
-    let mut text = joined(shown, ", ");
-    if ranges.len() > MAX {
-        text.push_str(", …");
-    }
-    text
 }
 
 /// Names a group: `"tensor_parallel" (3)`, `"default_pg" (0)`, or `(17)` where the program gave no name.
@@ -108,8 +86,5 @@ mod tests {
         assert_eq!(ranks(&[Who::Process(7)]), "process 7");
         assert_eq!(ranks(&[Who::Rank(1), Who::Process(7), Who::Process(9)]), "rank 1 and processes 7, 9");
         assert_eq!(ranks(&numbers(&[0, 2, 4])), "ranks 0, 2, 4");
-        let many: Vec<u64> = (0..100).map(|number| 2 * number).collect();
-        assert!(ranges(&many).ends_with("30, …"));
-        assert_eq!(ranges(&[u64::MAX]), u64::MAX.to_string());
     }
 }

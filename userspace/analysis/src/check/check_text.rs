@@ -79,7 +79,7 @@ fn write_communicator(check: &CommunicatorCheck, is_verbose: bool, out: &mut dyn
     if not_known > 0 {
         writeln!(
             out,
-            "  {not_known} operations (counted on each channel) are sent by a process that was not recorded, \
+            "  {not_known} operations × channels are sent by a process that was not recorded, \
              through another GPU of the node (PXN)"
         )?;
     }

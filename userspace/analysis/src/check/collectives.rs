@@ -13,8 +13,8 @@ use super::{
     ranges::Ranges,
 };
 
-use crate::slow::name_ranks;
 use flow::schema::{ApiCallRow, OpRow};
+use flow::text::name_ranks;
 
 /// Most findings of one kind that are listed; further ones are counted.
 pub(super) const MAX_LISTED: usize = 20;

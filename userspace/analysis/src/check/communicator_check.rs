@@ -19,8 +19,9 @@ use super::{
     parts::parts,
     row_source::{FolderFacts, Gather, ReadingProgress, read_rows},
 };
-use crate::slow::{self, Gathered, RankWaits, Slow, name_ranks};
+use crate::slow::{self, Gathered, RankWaits, Slow};
 use flow::schema::Outcome;
+use flow::text::name_ranks;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -106,6 +107,7 @@ pub struct CommunicatorCheck {
 
 /// What the ranks of a communicator waited for.
 #[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Verdict {
     pub ranks: Vec<RankWaits>,
     /// Messages that were judged, and those of patterns that cannot be.
@@ -114,6 +116,7 @@ pub struct Verdict {
 }
 
 #[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct CheckReport {
     pub consistent: bool,
     pub recordings: Vec<PathBuf>,
@@ -330,7 +333,7 @@ impl CommunicatorRows {
         p2p.check(&mut check.findings);
         let mut ops = |outcome, kind, text: &str| {
             if let Some(ops) = check.measured.get(&outcome) {
-                let text = format!("{ops} operations (counted on each channel) {text}");
+                let text = format!("{ops} operations × channels {text}");
                 check.findings.push(Finding { kind, seq: None, ranks: Vec::new(), text });
             }
         };

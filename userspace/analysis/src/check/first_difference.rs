@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use flow::{schema::FrameRow, text::joined};
+use flow::{
+    schema::FrameRow,
+    text::{joined, name_ranks},
+};
 use serde::Serialize;
 
 use super::{
@@ -11,9 +14,6 @@ use super::{
     collectives::Difference,
     communicator_check::{Finding, FindingKind},
 };
-
-/// Most ranks that are named one by one, where they form no ranges.
-const MAX_NAMED: usize = 16;
 
 /// The first collective at which ranks differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -118,7 +118,7 @@ fn sentence(number: u64, groups: &[DifferingRanks]) -> String {
             Some(last) => format!(" (last called collective {}{at})", last / 2),
             None => at,
         };
-        format!("{} {what}{whereabouts}", named(&group.ranks))
+        format!("{} {what}{whereabouts}", name_ranks(&group.ranks))
     });
     format!("collective {number}: {}", joined(parts, ", "))
 }
@@ -140,25 +140,6 @@ fn place(frame: &FrameRow) -> String {
     let name = file.rsplit('/').next().unwrap_or(file);
     let line = frame.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
     format!("{name}:{line}")
-}
-
-/// `rank 3`, `ranks 0-2, 4`
-fn named(ranks: &[i32]) -> String {
-    let mut sorted = ranks.to_vec();
-    sorted.sort_unstable();
-    let mut ranges: Vec<(i32, i32)> = Vec::new();
-    for rank in sorted {
-        match ranges.last_mut() {
-            Some((_, last)) if rank == last.saturating_add(1) => *last = rank,
-            _ => ranges.push((rank, rank)),
-        }
-    }
-    let more = ranges.len() > MAX_NAMED;
-    let shown = ranges.iter().take(MAX_NAMED);
-    let shown =
-        shown.map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") });
-    let of = if ranks.len() == 1 { "rank" } else { "ranks" };
-    format!("{of} {}{}", joined(shown, ", "), if more { ", …" } else { "" })
 }
 
 #[cfg(test)]
@@ -246,7 +227,6 @@ mod tests {
 
     #[test]
     fn ranks_are_named_in_ranges() {
-        assert_eq!(named(&[2, 0, 1, 7]), "ranks 0-2, 7");
-        assert_eq!(named(&(0..40).map(|at| at * 2).collect::<Vec<_>>()).split(", ").count(), MAX_NAMED + 1);
+        assert_eq!(name_ranks(&[2, 0, 1, 7]), "ranks 0-2, 7");
     }
 }

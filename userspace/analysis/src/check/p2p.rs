@@ -10,8 +10,8 @@ use super::{
     communicator_check::{Finding, FindingKind},
     memory_limit::Room,
 };
-use crate::slow::name_ranks;
 use flow::schema::OpRow;
+use flow::text::name_ranks;
 use nccl_library::nccl::Direction;
 
 /// Distance from a recording's beginning or end within which a call's other half can be outside.

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 /// Waits of one rank, in nanoseconds, all connections together: more than the time that went by.
 #[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct RankWaits {
     pub rank: i32,
     /// Time in which its own GPU had all that it needed.

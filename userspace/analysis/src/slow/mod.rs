@@ -42,7 +42,6 @@ pub use gathered::ProcessorTime;
 pub use hosts::HostClock;
 pub use longest_waits::RankWaits;
 pub(crate) use shares::Shares;
-pub(crate) use text::name_ranks;
 pub use verdict::{Cause, Kind, RankName, Slow};
 
 /// Judges the jobs of folders that were read side by side.

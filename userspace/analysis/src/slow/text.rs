@@ -2,7 +2,7 @@
 
 use std::io;
 
-use flow::text::{joined, spaced_seconds};
+use flow::text::{joined, name_ranks, spaced_seconds};
 
 use super::{
     activity::Mean,
@@ -11,11 +11,6 @@ use super::{
     pauses::Pauses,
     verdict::{Kind, RankName, Slow, milliseconds},
 };
-
-/// `rank 3`, `ranks 1, 2`.
-pub(crate) fn name_ranks(ranks: &[i32]) -> String {
-    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, joined(ranks, ", "))
-}
 
 impl RankName {
     /// `rank 2 (node17, process 4031, GPU 2)`; without a host, it is this one.
@@ -172,11 +167,7 @@ pub(super) fn host_evidence(
 }
 
 pub(super) fn link(from: &RankName, to: i32, iteration: Option<Iteration>, percent: f64) -> String {
-    format!(
-        "the others wait for the link from {} to rank {to}: its messages take the longest in the network, {}",
-        from.shown(),
-        of_iteration(iteration, percent)
-    )
+    format!("slowest link: {} → rank {to}: it costs {}", from.shown(), of_iteration(iteration, percent))
 }
 
 /// `error_ns`: of the clocks of two hosts; 0 on one host.

@@ -102,7 +102,7 @@ fn write_group(out: &mut String, group: &GroupHistory, report: &HistoryReport, l
     let backend = group.backend.as_deref().map(|backend| format!(", {backend}")).unwrap_or_default();
     let ranks = match group.ranks.as_slice() {
         [] => ", its ranks are not known".to_owned(),
-        ranks => format!(", ranks {}", names::ranges(ranks)),
+        ranks => format!(", ranks {}", flow::text::ranges(ranks)),
     };
     let hashes = joined(group.comm_hashes.iter().map(|hash| format!(", communicator {hash}")), "");
     let name = names::group(&group.name, &group.description);

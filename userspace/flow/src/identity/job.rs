@@ -28,6 +28,11 @@ named! {
 }
 
 impl JobSource {
+    /// Tells that nothing states the value.
+    pub fn is_derived(self) -> bool {
+        matches!(self, Self::Other(Stated::Derived))
+    }
+
     /// Returns the name by which the source is written.
     pub fn name(self) -> &'static str {
         match self {

@@ -9,8 +9,10 @@ mod container;
 mod environment;
 mod facts;
 mod job;
+mod same_job;
 
 pub use container::{CgroupHolder, Container, cgroup_names, cgroup_path, hierarchies};
 pub use environment::{JobVariable, Variables};
 pub use facts::{CommunicatorFacts, ProcessFacts, SessionUser, Whose};
 pub use job::{Job, JobSource, Largest};
+pub use same_job::{JobMember, job_names};
