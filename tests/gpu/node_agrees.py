@@ -64,8 +64,8 @@ def main():
     seen = sorted((rank for rank in read("top.json")["ranks"] if rank["pid"] in pids), key=lambda rank: rank["rank"])
     expect("top: ranks", [rank["rank"] for rank in seen], list(range(args.ranks)))
     for rank in seen:
-        ratio = rank["ops_per_s"] / pace
-        print(f"top: rank {rank['rank']}: {rank['ops_per_s']:.1f} ops/s, {ratio:.2f} of the job's {pace:.1f}")
+        ratio = rank["opsPerSecond"] / pace
+        print(f"top: rank {rank['rank']}: {rank['opsPerSecond']:.1f} ops/s, {ratio:.2f} of the job's {pace:.1f}")
         if not 0.8 < ratio < 1.25:
             wrong.append("the pace")
     sys.exit(1 if wrong else 0)

@@ -348,7 +348,7 @@ def of_check(shown, data, checked):
     want = {}
     for comm in checked["communicators"]:
         for rank in comm["verdict"]["ranks"]:
-            for key, at in [("for_data_ns", 0), ("for_slot_ns", 1)]:
+            for key, at in [("forDataNs", 0), ("forSlotNs", 1)]:
                 for peer, ns in rank[key].items():
                     want.setdefault((comm["communicator"], rank["rank"], int(peer)), [0, 0])[at] = ns
     have = {(of["comm"], d["rank"], d["peer"]): [d["dataNs"], d["slotNs"]] for of in shown["delays"] for d in of["delays"] if d["dataNs"] or d["slotNs"]}

@@ -25,6 +25,7 @@ pub mod recorder;
 pub mod recording_events;
 pub mod rows;
 pub mod run_counts;
+pub mod schemas;
 pub mod scrape;
 pub mod stack_program;
 pub mod stopped_thread;

@@ -257,7 +257,7 @@ fn calls_of_a_part_are_those_of_the_whole() {
         let words = format!("export --json -f jsonl --from +11s --to=-1s {more} -o");
         let summary = ncclflow_of(&words, &[path(to), world.out()]).ok().json();
         let source = &summary["sources"][0];
-        number(&source["from_ns"])..number(&source["until_ns"])
+        number(&source["fromNs"])..number(&source["untilNs"])
     };
     let range = export("part", "");
     assert_eq!(export("exact", "--exact"), range);

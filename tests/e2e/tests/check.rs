@@ -69,7 +69,7 @@ fn nobody_is_slow_where_nothing_stood_still() {
     assert_eq!((code, &report["slow"]["kind"]), (0, &json!("nobody")), "{report:#}");
     for communicator in list(&report["communicators"]) {
         let verdict = &communicator["verdict"];
-        assert!(number(&verdict["messages"]) > 100 && verdict["messages_not_judged"] == 0, "{verdict:#}");
+        assert!(number(&verdict["messages"]) > 100 && verdict["messagesNotJudged"] == 0, "{verdict:#}");
     }
 }
 /// Without times nothing can be slow, so that the machine's load has no part in the exit code.

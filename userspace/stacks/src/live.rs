@@ -70,6 +70,7 @@ pub struct CallGroup {
 
 /// The stacks behind the calls of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct CallStacks {
     /// Number of calls in `stacks`.
     pub calls: u64,

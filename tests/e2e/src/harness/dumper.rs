@@ -5,6 +5,8 @@ use std::{path::Path, process::Command};
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
+use super::schemas::assert_valid;
+
 /// A dump is taken so often at most where something did not answer it in time.
 const ATTEMPTS: usize = 3;
 
@@ -70,6 +72,7 @@ impl Dump {
         let text = String::from_utf8(output.stdout).context("the dump is no text")?;
         let mut json: serde_json::Value =
             serde_json::from_str(&text).with_context(|| format!("no JSON: `{text}` {said}"))?;
+        assert_valid("dump", &json);
         let communicators = serde_json::from_value(json["communicators"].take()).context("communicators")?;
         let job = serde_json::from_value(json["job"].take()).ok().unwrap_or_default();
         Ok(Self { code: output.status.code(), text, communicators, job, said })

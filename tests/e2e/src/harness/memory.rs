@@ -5,6 +5,8 @@ use std::{fs::File, os::unix::fs::FileExt as _, path::Path, process::Command};
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
+use super::schemas::assert_valid;
+
 /// The x86-64 breakpoint instruction, which a uprobe places.
 pub const BREAKPOINT: u8 = 0xcc;
 
@@ -12,6 +14,7 @@ pub const BREAKPOINT: u8 = 0xcc;
 pub fn function_addresses(ncclflow: &Path, library: &Path, functions: &[&str]) -> Result<Vec<u64>> {
     let output = Command::new(ncclflow).args(["symbols", "--json"]).arg(library).output()?;
     let json: Value = serde_json::from_slice(&output.stdout).context("reading `ncclflow symbols --json`")?;
+    assert_valid("symbols", &json);
     functions
         .iter()
         .map(|function| {

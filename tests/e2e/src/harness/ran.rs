@@ -9,12 +9,14 @@ use std::{
 
 use serde_json::Value;
 
-use super::programs;
+use super::{programs, schemas::assert_valid};
 
 /// The end of a program and its output.
 #[derive(Debug)]
 pub struct Ran {
     pub status: ExitStatus,
+    /// Command of `ncclflow`; empty for other programs.
+    command: String,
     pub stdout: String,
     pub stderr: String,
 }
@@ -23,7 +25,11 @@ pub struct Ran {
 pub fn run(command: &mut Command) -> Ran {
     let output = command.output().unwrap_or_else(|error| panic!("starting {command:?}: {error}"));
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    Ran { status: output.status, stdout: String::from_utf8(output.stdout).unwrap(), stderr }
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let is_ncclflow = Path::new(command.get_program()).file_name().is_some_and(|name| name == "ncclflow");
+    let first = command.get_args().next().filter(|_| is_ncclflow);
+    let command = first.map_or_else(String::new, |word| word.to_string_lossy().into_owned());
+    Ran { status: output.status, command, stdout, stderr }
 }
 
 /// Runs `ncclflow` with these words to its end.
@@ -60,10 +66,12 @@ impl Ran {
         self
     }
 
-    /// Its standard output, which must be JSON.
+    /// Its standard output, which must be JSON; that of a command of `ncclflow` as its schema says.
     #[track_caller]
     pub fn json(&self) -> Value {
         let json = serde_json::from_str(&self.stdout);
-        json.unwrap_or_else(|_| panic!("no JSON: {}{}", self.stdout, self.stderr))
+        let json = json.unwrap_or_else(|_| panic!("no JSON: {}{}", self.stdout, self.stderr));
+        assert_valid(&self.command, &json);
+        json
     }
 }

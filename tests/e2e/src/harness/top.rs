@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use super::node::Killed;
+use super::{node::Killed, schemas::assert_valid};
 
 /// One that watches. Killed when dropped.
 #[derive(Debug)]
@@ -60,6 +60,8 @@ impl Top {
         if !status.success() {
             bail!("top ended with {status}: {said}");
         }
-        serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
+        let report = serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))?;
+        assert_valid("top", &report);
+        Ok(report)
     }
 }

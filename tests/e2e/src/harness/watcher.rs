@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use test_support::eventually;
 
-use super::node::Killed;
+use super::{node::Killed, schemas::assert_valid};
 
 /// How long an event can take, on a machine that is busy with other tests.
 const PATIENCE: Duration = Duration::from_mins(3);
@@ -73,6 +73,7 @@ impl Watcher {
         let text = fs::read_to_string(&self.events).unwrap_or_default();
         let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
         let events = whole.map(|line| serde_json::from_str(line).unwrap_or_default());
+        let events = events.inspect(|event| assert_valid("watch", event));
         events.filter(|event: &Value| event["event"] != "status").collect()
     }
 

@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use clap::{Args, builder::styling::AnsiColor};
 
 use super::{
+    Versioned,
     exit::Exit,
     fleet_args::{FleetArgs, RemoteWords, ask},
     merge,
@@ -150,7 +151,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<Exit> {
     if let Some(nothing) = nothing.as_ref().filter(|_| !args.json) {
         bail!("{nothing}");
     }
-    write_report(args.json, &report, |out| {
+    write_report(args.json, &Versioned::of(&report), |out| {
         // The first paragraph is the verdict.
         let text = dump::render(&report, args.verbose || args.stacks);
         match (&report.job, text.split_once("\n\n")) {

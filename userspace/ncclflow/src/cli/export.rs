@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Result, bail};
 use clap::Args;
 
-use super::{exit::Exit, progress::reading, shared_args::PartArgs, write_report};
+use super::{Versioned, exit::Exit, progress::reading, shared_args::PartArgs, write_report};
 use analysis::export::{ExportOptions, Exported, Format, InspectorVersion, ViewOptions, export};
 
 #[derive(Debug, Args)]
@@ -118,7 +118,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<Exit> {
         choice: args.part.choice(),
     };
     let exported = reading("", |line| export(options, &mut |read| line.bytes(read.bytes, read.of_bytes)))?;
-    write_report(args.json, &exported, |out| Ok(write_exported(&exported, args, out)?))?;
+    write_report(args.json, &Versioned::first(&exported), |out| Ok(write_exported(&exported, args, out)?))?;
     Ok(Exit::Done)
 }
 
@@ -126,7 +126,7 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
     let rows = &exported.rows;
     writeln!(
         out,
-        "{} operations (counted on each channel), {} messages and {} calls exported into {}",
+        "{} operations × channels, {} messages and {} calls exported into {}",
         rows.ops,
         rows.messages,
         rows.calls,
@@ -136,7 +136,7 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
     if rows.ops + rows.calls == 0 && rows.left_out > 0 {
         writeln!(
             out,
-            "the part that you chose is empty; --json says when the recordings begin and end (span_unix_ns)"
+            "the part that you chose is empty; --json says when the recordings begin and end (spanUnixNs)"
         )?;
     }
     if rows.numbered_locally > 0 {

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 
 use super::{
+    Versioned,
     exit::Exit,
     fleet_args::{FleetArgs, RemoteWords, ask},
     shared_args::{DebugArgs, LookedAtArgs},
@@ -116,7 +117,9 @@ pub(super) fn run(args: &HistoryArgs) -> Result<Exit> {
     };
     let has_something = ensure_something(&report);
     if has_something.is_ok() || args.json {
-        write_report(args.json, &report, |out| Ok(write!(out, "{}", history::render(&report, args.last))?))?;
+        write_report(args.json, &Versioned::of(&report), |out| {
+            Ok(write!(out, "{}", history::render(&report, args.last))?)
+        })?;
     }
     has_something?;
     // There is one format.

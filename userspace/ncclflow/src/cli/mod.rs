@@ -64,11 +64,13 @@ fn write_json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// A report that has no version of its own, with the version of its schema and of the program.
+/// A report, with the version of its schema and of the program.
 #[derive(Serialize)]
 struct Versioned<'r, T: Serialize> {
-    schema: u32,
-    ncclflow: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schema: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ncclflow: Option<&'static str>,
     #[serde(flatten)]
     report: &'r T,
 }
@@ -76,7 +78,17 @@ struct Versioned<'r, T: Serialize> {
 impl<'r, T: Serialize> Versioned<'r, T> {
     /// Adds version 1 of a schema: fields may be added within it; none changes its meaning.
     fn first(report: &'r T) -> Self {
-        Self { schema: 1, ncclflow: env!("CARGO_PKG_VERSION"), report }
+        Self { schema: Some(1), ..Self::of(report) }
+    }
+
+    /// Takes a report that states the version of its schema itself.
+    fn of(report: &'r T) -> Self {
+        Self { schema: None, ncclflow: Some(env!("CARGO_PKG_VERSION")), report }
+    }
+
+    /// Takes what stands in `session.json`, which names the program itself.
+    fn session(report: &'r T) -> Self {
+        Self { schema: Some(1), ncclflow: None, report }
     }
 }
 

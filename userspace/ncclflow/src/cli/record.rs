@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::{
+    Versioned,
     exit::Exit,
     progress::ProgressLine,
     record_args::RecordArgs,
@@ -75,7 +76,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<Exit> {
         }
     }
     if args.json {
-        write_json(&mut terminal::out(), &outcome.report)?;
+        write_json(&mut terminal::out(), &Versioned::session(&outcome.report))?;
     }
     Ok(if matches!(outcome.report.state, SessionState::WriteFailed | SessionState::Failed) {
         Exit::Failed
@@ -279,7 +280,7 @@ fn summarize(outcome: &Outcome, output: Option<&Path>) {
         } else {
             let calls = if report.api { format!("{} calls, ", rank.api_lines) } else { String::new() };
             format!(
-                "{calls}{} operations (counted on each channel), {} messages",
+                "{calls}{} operations × channels, {} messages",
                 rank.proxy_flow_lines, rank.flow_steps_lines
             )
         };
@@ -309,7 +310,7 @@ fn summarize(outcome: &Outcome, output: Option<&Path>) {
     }
     let loss = &report.loss;
     tell!(
-        "lost: {} records, {} lines; not understood: {} records",
+        "lost: {} records, {} lines; undecodable: {} records",
         loss.records_lost + loss.records_dropped,
         loss.lines_lost,
         loss.records_undecodable
@@ -351,7 +352,7 @@ fn summarize(outcome: &Outcome, output: Option<&Path>) {
     }
     if model.proxy_not_known > 0 {
         tell!(
-            "not measured: {} operations (counted on each channel) whose messages another process sends, \
+            "not measured: {} operations × channels whose messages another process sends, \
              through another GPU of the node (PXN). Record that process too: its rank is `proxyRank` of \
              the operation's peer; -p takes several processes, --all takes all",
             model.proxy_not_known
@@ -373,7 +374,7 @@ fn summarize(outcome: &Outcome, output: Option<&Path>) {
         );
     }
     if let Some(first) = &report.first_undecodable {
-        tell!("the first record that was not understood: {first}");
+        tell!("the first undecodable record: {first}");
     }
     let left_out = outcome.flow_ranks.left_out;
     if left_out > 0 {

@@ -11,6 +11,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{
+    Versioned,
     exit::Exit,
     live_stacks,
     progress::reading,
@@ -294,7 +295,7 @@ pub(super) fn write_stacks(
 ) -> Result<()> {
     let mut out = Vec::new();
     if args.json {
-        write_json(&mut out, document)?;
+        write_json(&mut out, &Versioned::first(document))?;
     } else if args.folded {
         write_folded(stacks, &mut out)?;
     } else if args.pprof {

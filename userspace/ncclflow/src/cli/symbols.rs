@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 
 use super::{
+    Versioned,
     exit::Exit,
     quantities::{Pids, each},
     shared_args::DebugArgs,
@@ -72,7 +73,7 @@ fn show(library: &MappedLibrary, debug_files: &DebugFiles, json: bool) -> Result
     let resolution = resolved.with_context(|| format!("reading `{}`", library.shown()))?.resolution;
     let mut out = terminal::out();
     if json {
-        write_json_line(&mut out, &resolution)?;
+        write_json_line(&mut out, &Versioned::first(&resolution))?;
     } else {
         writeln!(out, "{}", library.shown())?;
         write!(out, "{}{}", render(&resolution, &nccl_request_with_api()), levels(&resolution))?;
