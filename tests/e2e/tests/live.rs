@@ -51,7 +51,7 @@ fn top_counts_the_ops_and_bytes_that_the_program_asked_for() {
 /// The report has what the program did.
 fn assert_counted(report: &Value, version: &str, level: &str, job: &World) {
     let what = format!("{version} {level}: {report:#}");
-    assert_eq!(report["records_lost"], 0, "{what}");
+    assert_eq!(report["recordsLost"], 0, "{what}");
     let ranks = list(&report["ranks"]);
     assert_eq!(ranks.len(), usize::try_from(RANKS).unwrap(), "{what}");
     for (at, rank) in ranks.iter().enumerate() {
@@ -68,7 +68,7 @@ fn assert_counted(report: &Value, version: &str, level: &str, job: &World) {
             let bytes = if is_sized(name) { ITERATIONS * BYTES } else { 0 };
             assert_eq!(number(&kind["bytes"]), bytes, "{name} {what}");
             let unsized_ops = if is_sized(name) { 0 } else { ITERATIONS };
-            assert_eq!(number(&kind["unsized_ops"]), unsized_ops, "{name} {what}");
+            assert_eq!(number(&kind["unsizedOps"]), unsized_ops, "{name} {what}");
             if level != "api" {
                 assert_eq!(kind["protocol"], "SIMPLE", "{what}");
             }
@@ -80,7 +80,7 @@ fn assert_counted(report: &Value, version: &str, level: &str, job: &World) {
         for peer in list(&rank["peers"]) {
             let of = |value: &Value| i32::try_from(value.as_i64().unwrap()).unwrap();
             let key = (of(&rank["rank"]), text(&peer["op"]).to_owned(), of(&peer["peer"]));
-            measured.insert(key, number(&peer["bytes_measured"]));
+            measured.insert(key, number(&peer["bytesMeasured"]));
         }
     }
     // Sizes are told from 2.27 on.

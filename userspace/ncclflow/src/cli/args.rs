@@ -32,7 +32,7 @@ Begin with:
   ncclflow doctor                              can this host trace?
   ncclflow ps                                  what uses NCCL here
   ncclflow dump -p 4242,4243                   why these processes hang
-  ncclflow top -p 4242,4243                    what they do right now
+  ncclflow top                                 what NCCL does on this host right now
   ncclflow watch --all                         alerts when a job of this host hangs, without a probe
   ncclflow record -p 4242,4243 -d 5 -o flows   record five seconds; then `ncclflow check flows`
 
@@ -43,7 +43,7 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
-    /// Colours on a terminal: auto looks at NO_COLOR, too
+    /// Colour output; auto honours NO_COLOR
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     pub color: ColorChoice,
 }
@@ -84,7 +84,7 @@ impl Cli {
     fn chosen(&self) -> Option<(bool, &FilterArgs)> {
         match &self.command {
             Command::Record(args) => Some((args.all, &args.filter)),
-            Command::Top(args) => Some((args.all, &args.filter)),
+            Command::Top(args) => Some((args.is_all(), &args.filter)),
             Command::Stacks(args) => Some((args.all, &args.filter)),
             _ => None,
         }
@@ -108,7 +108,7 @@ pub enum Command {
     Doctor(doctor::DoctorArgs),
     /// List the processes of this host that use NCCL, with their libraries and communicators
     Ps(ps::PsArgs),
-    /// Say why a job hangs: what every communicator does now, and which rank the others wait for
+    /// Explain why a job hangs: what every communicator does now, and which rank the others wait for
     Dump(dump::DumpArgs),
     /// Say what the ranks called before you looked, and where they first differ, from torch's flight recorder
     History(history::HistoryArgs),
@@ -127,9 +127,9 @@ pub enum Command {
     /// Count the call stacks behind NCCL's calls: of running processes, of a recording, or out of a
     /// profiler's trace
     Stacks(Box<stacks::StacksArgs>),
-    /// Make files for other programs out of recordings: all, or a part by time, communicator, rank or process
+    /// Convert recordings for other programs: all, or a part by time, communicator, rank or process
     Export(Box<export::ExportArgs>),
-    /// Show what can be resolved in an NCCL library, how, and what is lost if not
+    /// Show which NCCL symbols can be resolved in a library, how, and what is lost otherwise
     Symbols(symbols::SymbolsArgs),
     /// Print completions for a shell
     Completions(completions::CompletionsArgs),

@@ -10,6 +10,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::{
+    Versioned,
     exit::Exit,
     fleet_args::{FleetArgs, RemoteWords, ask},
     progress::reading,
@@ -100,22 +101,14 @@ pub(super) fn run(args: &PsArgs) -> Result<Exit> {
 
 fn show(report: &PsReport, args: &PsArgs) -> Result<()> {
     if args.json && args.watch.is_some() {
-        return write_json_line(&mut terminal::out(), report);
+        return write_json_line(&mut terminal::out(), &Versioned::of(report));
     }
-    write_report(args.json, report, |out| {
+    write_report(args.json, &Versioned::of(report), |out| {
         let is_terminal = stdout().is_terminal();
-        let width = is_terminal.then(terminal_width).flatten();
         if is_terminal && args.watch.is_some() {
             // Home, and clear to the end of the screen.
             stdout().write_all(b"\x1b[H\x1b[J")?;
         }
-        Ok(write!(out, "{}", render(report, width))?)
+        Ok(write!(out, "{}", render(report, terminal::width()))?)
     })
-}
-
-/// Returns the terminal's width, or `$COLUMNS` if a shell has set it.
-fn terminal_width() -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
-    let width = size.map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
-    width.or_else(|| std::env::var("COLUMNS").ok()?.parse().ok())
 }

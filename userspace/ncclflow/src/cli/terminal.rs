@@ -49,6 +49,14 @@ pub(super) fn out() -> PlainWriter<StdoutLock<'static>> {
     PlainWriter::new(stdout().lock())
 }
 
+/// Returns the width of the terminal that standard output is, or `$COLUMNS` if a shell has set it.
+pub(super) fn width() -> Option<usize> {
+    let output = stdout();
+    let size = output.is_terminal().then(|| rustix::termios::tcgetwinsize(&output).ok())?;
+    let width = size.map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
+    width.or_else(|| env::var("COLUMNS").ok()?.parse().ok())
+}
+
 /// Returns standard error.
 pub(super) fn err() -> PlainWriter<Stderr> {
     PlainWriter::new(stderr())

@@ -27,26 +27,27 @@ use super::{
     signals::with_signals,
     terminal, top_recording, top_session, write_report,
 };
-use crate::views::top::{Rates, Snapshot, Sort, State, Subject, TopReport, View, draw, print_table, rows};
+use crate::views::top::{
+    Rates, Shape, Snapshot, Sort, State, Subject, TopReport, View, draw, print_table, rows,
+};
 use flow::session::Level;
 use trace::record::StopHandle;
 
 #[derive(Clone, Debug, Args)]
-#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all", "recording"]))]
 #[command(after_help = "\
 Examples:
-  ncclflow top -p 4242,4243                    ? shows the keys
-  ncclflow top --all                           every process of this node that uses NCCL
+  ncclflow top                                 everything on this host that uses NCCL; ? shows the keys
+  ncclflow top -p 4242,4243                    these processes
   ncclflow top -p $(pgrep -d, -f train.py) --level steps
                                                with messages, and who waits for whom
   ncclflow top -p 4242 --once                  one second, as a table
   ncclflow top --recording /var/tmp/flows      of a recording: all of it, or, while it is written, its latest moments
-  ncclflow top -p 4242 --once --json -i 10 | jq '.ranks[] | [.rank, .ops_per_s, .lag]'
+  ncclflow top -p 4242 --once --json -i 10 | jq '.ranks[] | [.rank, .opsPerSecond, .lag]'
 
 Nothing is written, and the processes are not stopped. Needs what `record` needs; with --recording, to read that.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct TopArgs {
-    /// Processes to watch; other processes on the same library are left alone
+    /// Processes to watch; otherwise all of this host that use NCCL, also those that start later
     #[arg(short, long = "pid", value_name = "PID", num_args = 1..)]
     pub pids: Vec<Pids>,
 
@@ -87,7 +88,7 @@ pub struct TopArgs {
     pub view: View,
 
     /// What rows are sorted by at first
-    #[arg(long, value_enum, default_value_t = Sort::Ops)]
+    #[arg(long, value_enum, default_value_t = Sort::Comm)]
     pub sort: Sort,
 
     /// Rows that contain this text in one of their columns
@@ -105,6 +106,21 @@ pub struct TopArgs {
     #[command(flatten)]
     pub debug: DebugArgs,
 }
+
+impl TopArgs {
+    /// Tells whether all processes of this host are watched.
+    pub(super) fn is_all(&self) -> bool {
+        self.all || (self.pids.is_empty() && self.recording.is_none())
+    }
+
+    fn shape(&self, is_grouped: bool) -> Shape {
+        let filter = self.rows.clone().unwrap_or_default();
+        Shape { view: self.view, sort: self.sort, filter, is_grouped }
+    }
+}
+
+/// What is said of processes that have ended.
+const ENDED: &str = "all watched processes have exited";
 
 /// Longest time that a key, a signal or a new block goes unnoticed.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -173,10 +189,17 @@ pub(super) fn print_once(
 ) -> Result<()> {
     let rates = Rates::with_lag_since(before, earlier, now);
     write_report(args.json, &TopReport::new(subject, now, &rates), |out| {
-        let filter = args.rows.as_deref().unwrap_or_default();
-        print_table(&rows(&rates, subject, args.view, args.sort, filter), out)?;
+        let rows = rows(&rates, subject, &args.shape(false));
+        print_table(&rows, terminal::width(), out)?;
+        if rows.is_empty() && args.rows.is_none() {
+            let seconds = rates.interval_s;
+            writeln!(
+                out,
+                "no NCCL operation in {seconds:.1} s: `ncclflow dump` says whether the processes wait"
+            )?;
+        }
         if rates.lost + rates.undecodable > 0 {
-            writeln!(out, "lost: {} records; not understood: {}", rates.lost, rates.undecodable)?;
+            writeln!(out, "lost: {} records; undecodable: {}", rates.lost, rates.undecodable)?;
         }
         if let Some(note) = note {
             writeln!(out, "{note}")?;
@@ -193,33 +216,51 @@ pub(super) fn show(
     args: &TopArgs,
     stop: &StopHandle,
 ) -> Result<()> {
-    let mut state = State::new(args.view, args.sort, args.rows.clone().unwrap_or_default());
+    let mut state = State::new(args.shape(true));
     if let Some(before) = before {
         state.take(before, watched.subject());
     }
     terminal::flush_told(terminal::AT_END);
     let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore()).context("the terminal")?;
-    let shown = keep_showing(watched, state, terminal, args.interval, stop);
+    let shown = keep_showing(watched, &mut state, terminal, args.interval, stop);
     ratatui::restore();
-    shown
+    shown?;
+    if watched.subject().has_ended() {
+        // The screen is gone, and what was on it is worth having.
+        if !state.rows().is_empty() {
+            let mut out = terminal::out();
+            print_table(state.rows(), terminal::width(), &mut out)?;
+            out.flush()?;
+        }
+        tell!("{ENDED}");
+    }
+    Ok(())
 }
 
 fn keep_showing(
     watched: &mut impl Watched,
-    mut state: State,
+    state: &mut State,
     mut terminal: DefaultTerminal,
     interval: Duration,
     stop: &StopHandle,
 ) -> Result<()> {
     let mut next = Some(Instant::now());
     while !stop.is_stopped() && watched.read_on(Duration::ZERO)?.is_continue() {
+        if watched.is_over() && watched.subject().has_ended() && state.has_rates() {
+            // The last table stays: rates of the moments after the end say nothing.
+            next = None;
+            state.arrange(watched.subject());
+        }
         if next.is_some_and(|next| Instant::now() >= next) {
             state.take(watched.snapshot(), watched.subject());
             // What is over is shown as a whole, or until its end.
             next = (!watched.is_over()).then(|| Instant::now() + interval);
         }
-        state.message = watched.line();
-        terminal.draw(|frame| draw(frame, &state, watched.subject())).context("the terminal")?;
+        state.message = match watched.line() {
+            None if watched.subject().has_ended() => Some(format!("{ENDED}; q quits")),
+            line => line,
+        };
+        terminal.draw(|frame| draw(frame, state, watched.subject())).context("the terminal")?;
         let wait = next.map_or(PATIENCE, |next| next.saturating_duration_since(Instant::now()).min(PATIENCE));
         match wait_for_key(wait).context("the terminal")? {
             ControlFlow::Continue(None) => {}

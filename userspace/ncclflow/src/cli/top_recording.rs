@@ -15,7 +15,7 @@ use super::{
     progress::reading,
     top::{TopArgs, Watched, follow, print_once, show},
 };
-use crate::views::top::{Snapshot, Subject};
+use crate::views::top::{Snapshot, Subject, WatchedProcess};
 use analysis::export::Source;
 use flow::{
     session::{SessionReport, TargetReport},
@@ -57,7 +57,7 @@ fn subject(session: &SessionReport) -> Subject {
     let version = |index: &usize| session.libraries.get(*index)?.nccl_version;
     let process = |target: &TargetReport| {
         let versions = joined(target.libraries.iter().filter_map(version), ",");
-        (target.pid, (target.name.clone(), versions))
+        (target.pid, WatchedProcess::new(target.pid, &target.name, versions, target.whose.as_ref()))
     };
     Subject {
         host: session.host.clone(),
@@ -83,7 +83,9 @@ impl View {
     fn read_next(&mut self) -> Result<bool> {
         let processes = &mut self.subject.processes;
         let progress = self.recording.read_next(&mut |process| {
-            processes.entry(process.pid).or_insert_with(|| (process.name.clone(), String::new()));
+            processes.entry(process.pid).or_insert_with(|| {
+                WatchedProcess::new(process.pid, &process.name, String::new(), Some(&process.whose))
+            });
         })?;
         Ok(progress == Progress::Read)
     }

@@ -16,15 +16,16 @@ use super::{
     top::{TopArgs, Watched, follow, print_once, show},
     whom::may_trace,
 };
-use crate::views::top::{Snapshot, Subject};
+use crate::views::top::{Snapshot, Subject, WatchedProcess};
 use flow::{session::SessionState, text::joined};
 use inspect::{
     clock::now_ns,
     gpu::{self, GpuSamples},
     host::host_name,
+    identity::{WhoOptions, read_process},
     layout_cache::default_folder,
     privileges,
-    process::Process,
+    process::{Process, Users},
 };
 use recording::sinks::LiveStatistics;
 use trace::{
@@ -38,7 +39,7 @@ type News = Box<dyn FnOnce(&mut Session) + Send>;
 pub(super) fn watch(args: &TopArgs, started: Instant, stop: &StopHandle) -> Result<()> {
     may_trace()?;
     let live = LiveStatistics::default();
-    let targets = Targets::new(args.all, &each(&args.pids), &args.filter.filter());
+    let targets = Targets::new(args.is_all(), &each(&args.pids), &args.filter.filter());
     let mut options = RecordOptions {
         statistics: Some(live.clone()),
         duration: args.duration,
@@ -80,7 +81,12 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
         Notice::PassedOver(why) => line(format!("not traced: {why}")),
         Notice::LibraryChanged(what) => line(what.to_owned()),
         Notice::Recording { .. } => say(Box::new(|session| session.armed = true)),
-        Notice::TargetExited { pid } => line(format!("process {pid} exited")),
+        Notice::TargetExited { pid } => say(Box::new(move |session| {
+            session.line = Some(format!("process {pid} exited"));
+            if let Some(process) = session.subject.processes.get_mut(&pid) {
+                process.has_exited = true;
+            }
+        })),
         Notice::WriteFailed(error) | Notice::Failed(error) => line(error.to_owned()),
         // All that came is counted; probes are being detached.
         Notice::Detaching { .. } if !counted => {
@@ -100,7 +106,10 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
 /// Returns the news that a process is watched, with NCCL's versions.
 fn watched<'a>(process: &Process, libraries: impl IntoIterator<Item = &'a LibraryInUse>) -> News {
     let versions = libraries.into_iter().filter_map(|library| library.resolved.resolution.nccl_version);
-    let (pid, known) = (process.pid(), (process.name().to_owned(), joined(versions, ",")));
+    let pid = process.pid();
+    let facts = read_process(pid, process.started(), &host_name(), &Users::default(), &WhoOptions::default());
+    let whose = facts.map(|facts| facts.whose);
+    let known = WatchedProcess::new(pid, process.name(), joined(versions, ","), whose.as_ref());
     Box::new(move |session| drop(session.subject.processes.insert(pid, known)))
 }
 
@@ -134,7 +143,9 @@ fn watch_session(
         return session.once(args, stop);
     }
     show(&mut session, None, args, stop)?;
-    tell!("detaching; a second Ctrl-C leaves that to the kernel");
+    if !session.over {
+        tell!("detaching; a second Ctrl-C leaves that to the kernel");
+    }
     Ok(())
 }
 
@@ -178,6 +189,11 @@ impl Watched for Session {
                 Err(RecvTimeoutError::Disconnected) => self.over = true,
             }
             wait = Duration::ZERO;
+        }
+        if self.subject.has_ended() {
+            // What was there stays on the screen, until somebody has seen it.
+            self.line = None;
+            return Ok(ControlFlow::Continue(()));
         }
         Ok(ControlFlow::Break(()))
     }

@@ -1,31 +1,32 @@
-//! Draws the screen: a heading, the table, the details of the selected row, and the keys. It fits 80 columns
+//! Draws the screen: a heading, the table, the details of the selected row, and the keys. It fits 60 columns
 //! and 24 lines; a wider terminal shows more.
 
-use std::fmt::Write as _;
+use std::ops::Range;
 
 use clap::{ValueEnum as _, builder::PossibleValue};
 use flow::{
     schema::GpuRow,
     session::Level,
-    text::{ago, bytes, joined, nanoseconds, number},
+    text::{bytes, cut_right, joined, nanoseconds, number},
 };
 use ratatui::{
     Frame,
     layout::{
-        Constraint::{self, Length, Min},
+        Constraint::{Fill, Length, Min},
         Layout, Rect,
     },
     style::{Color, Style, Stylize as _},
     text::{Line, Span},
-    widgets::{Block, Borders, Cell, Clear, Paragraph, Row as TableRow, Table, TableState},
+    widgets::{Block, Borders, Cell, Clear, Paragraph, Row as TableRow, Table, TableState, Wrap},
 };
 
 use super::{
-    lag::Lag,
-    once::{HEADINGS, bytes_cell},
+    columns::{self, Column, Shown},
+    equals::SILENT_S,
+    once::{COLUMNS, MOST, NAME, WAITED_FOR, cells, mix},
     page::{draw_history, draw_page},
     rates::{KindRates, PeerRates, RankRates, Rates, Subject},
-    rows::{Row, View},
+    rows::{Row, counted},
     state::State,
 };
 
@@ -40,9 +41,11 @@ const ROOM_FOR_GPUS: u16 = 32;
 const MAX_GPUS: usize = 8;
 
 const HELP: &str = "\
- q, Esc, Ctrl-C   quit: probes are detached
+ q, Ctrl-C        quit: probes are detached
+ Esc              one step back: from a page, this help, a filter
  Tab, v           ranks, communicators, processes
  s, r             sort by the next column; the other way round
+ e                ranks that do the same: each a row, or one for all
  /                filter: rows that contain this text; Enter, Esc: none
  Space, f         freeze what is shown; the session goes on
  u                show or hide the GPUs that watched processes use
@@ -50,14 +53,15 @@ const HELP: &str = "\
  Enter            the page of the selected row: its history, all its peers
  ?, h             this help
 
- OPS/S    ops of NCCL (calls, with --level api); an op counts once,
-          on however many channels it runs
- BYTES/S  that they were called with; >: of some it is not known
- LAG      behind N: has not launched N collectives that another rank had
-          at the refresh before, and none has launched any since;
-          waited for: others wait long to receive
-          from this rank, and it waits little itself (--level steps)
- A communicator's numbers are its busiest rank's, a process's the sums.
+ OPS/S      operations of NCCL (calls, with --level api); each counts
+            once, on however many channels it runs
+ BYTES/S    that they were called with; >: of some it is not known
+ WAITED FOR behind N: has not launched N collectives that another rank
+            had at the refresh before, and none has launched any since;
+            by receivers: others wait long to receive from this rank,
+            and it waits little itself (--level steps)
+ A communicator's numbers are its busiest rank's, a process's the sums,
+ those of ranks that do the same (within 10 %, 2 ops) their mean.
  Waits are derived from measured times; nothing else here is measured.";
 
 pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
@@ -66,7 +70,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
     if state.page && !state.help {
         let [page, keys] = Layout::vertical([Min(1), Length(1)]).areas(area);
         draw_page(frame, page, state, subject);
-        frame.render_widget(Paragraph::new(keys_line(state)), keys);
+        frame.render_widget(Paragraph::new(keys_line(state, usize::from(area.width))), keys);
         return;
     }
     let details = if area.height >= TALL { (area.height - 4) / 3 } else { 0 };
@@ -76,72 +80,107 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
     let [heading, gpu_lines, choices, table, below, keys] =
         Layout::vertical([Length(1), Length(gpus), Length(1), Min(3), Length(details), Length(1)])
             .areas(area);
-    frame.render_widget(Paragraph::new(heading_line(state, subject)), heading);
-    let lines: Vec<Line<'_>> = state.gpus.iter().take(shown).map(|gpu| gpu_line(gpu)).collect();
+    let width = usize::from(area.width);
+    frame.render_widget(Paragraph::new(heading_line(state, subject, width)), heading);
+    let lines: Vec<Line<'_>> = state.gpus.iter().take(shown).map(|gpu| gpu_line(gpu, width)).collect();
     frame.render_widget(Paragraph::new(lines), gpu_lines);
-    frame.render_widget(Paragraph::new(choices_line(state)), choices);
-    draw_table(frame, table, state, wide);
+    let on_screen = draw_table(frame, table, state, wide);
+    frame.render_widget(Paragraph::new(choices_line(state, &on_screen)), choices);
     if details > 0 {
-        draw_details(frame, below, state, wide);
+        draw_details(frame, below, state);
     }
-    frame.render_widget(Paragraph::new(keys_line(state)), keys);
+    frame.render_widget(Paragraph::new(keys_line(state, width)), keys);
     if state.help {
         draw_help(frame, area);
     }
 }
 
-fn heading_line(state: &State, subject: &Subject) -> Line<'static> {
-    let level = subject.level.unwrap_or(Level::Flow).name();
-    let rates = &state.rates;
-    let text = format!(
-        "ncclflow top  {}  level {level}  {} processes  {} ranks  ",
-        subject.host,
-        subject.processes.len(),
-        rates.ranks.iter().filter(|rank| rank.key.is_some()).count() + rates.folded_ranks,
-    );
-    let lost = format!("lost {}", rates.lost);
-    let mut spans = vec![text.bold(), if rates.lost > 0 { lost.red() } else { lost.into() }];
-    if rates.undecodable > 0 {
-        spans.push(format!("  not understood {}", rates.undecodable).red());
+/// A part of a line; those with larger numbers are left out first.
+type Part = (u8, Span<'static>);
+
+/// Puts as many parts on a line as fit.
+fn fitted(mut parts: Vec<Part>, width: usize) -> Line<'static> {
+    let total =
+        |parts: &[Part]| parts.iter().map(|(_, span)| span.width() + 2).sum::<usize>().saturating_sub(2);
+    while parts.len() > 1 && total(&parts) > width {
+        let last = parts.iter().enumerate().max_by_key(|(at, (order, _))| (*order, *at)).map(|(at, _)| at);
+        drop(last.map(|at| parts.remove(at)));
+    }
+    let mut spans = Vec::new();
+    for (_, span) in parts {
+        if !spans.is_empty() {
+            spans.push(Span::raw("  "));
+        }
+        spans.push(span);
     }
     Line::from(spans)
 }
 
+fn heading_line(state: &State, subject: &Subject, width: usize) -> Line<'static> {
+    let level = subject.level.unwrap_or(Level::Flow).name();
+    let rates = &state.rates;
+    let ranks = rates.ranks.iter().filter(|rank| rank.key.is_some()).count() + rates.folded_ranks;
+    let lost = format!("lost {}", rates.lost);
+    let mut parts: Vec<Part> = vec![
+        (5, "ncclflow top".bold()),
+        (3, subject.host.clone().bold()),
+        (4, format!("level {level}").bold()),
+        (2, counted(subject.processes.len(), "process", "processes").bold()),
+        (1, counted(ranks, "rank", "ranks").bold()),
+        (0, if rates.lost > 0 { lost.red() } else { lost.into() }),
+    ];
+    if rates.undecodable > 0 {
+        parts.push((0, format!("undecodable {}", rates.undecodable).red()));
+    }
+    match subject.exited() {
+        Some((exited, all)) if exited == all => parts.push((0, "ENDED".yellow().bold())),
+        Some((exited, _)) => parts.push((2, format!("{exited} exited").yellow())),
+        None => {}
+    }
+    fitted(parts, width)
+}
+
 /// `GPU 0  99 % busy, 35 % memory  NVLink 64.0 GB/s out, 63.9 GB/s in  612 of 700 W  55 °C`
-fn gpu_line(gpu: &GpuRow) -> Line<'static> {
+fn gpu_line(gpu: &GpuRow, width: usize) -> Line<'static> {
     let known = |value: Option<u32>| value.map_or_else(|| "?".to_owned(), |value| value.to_string());
-    let mut text =
-        format!("GPU {}  {} % busy, {} % memory", gpu.gpu, known(gpu.sm_percent), known(gpu.memory_percent));
+    let mut parts: Vec<Part> = vec![
+        (0, format!("GPU {}", gpu.gpu).into()),
+        (1, format!("{} % busy, {} % memory", known(gpu.sm_percent), known(gpu.memory_percent)).into()),
+    ];
     if let (Some(sent), Some(received), Some(period)) = (gpu.nvlink_sent, gpu.nvlink_received, gpu.period_ns)
     {
         #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
         let rate = |moved: u64| bytes(moved as f64 / (period.max(1) as f64 / 1e9));
-        _ = write!(text, "  NVLink {}/s out, {}/s in", rate(sent), rate(received));
+        parts.push((2, format!("NVLink {}/s out, {}/s in", rate(sent), rate(received)).into()));
     }
     if let (Some(power), Some(limit)) = (gpu.power_mw, gpu.power_limit_mw) {
-        _ = write!(text, "  {} of {} W", power / 1000, limit / 1000);
+        parts.push((3, format!("{} of {} W", power / 1000, limit / 1000).into()));
     }
     if let Some(temperature) = gpu.temperature {
-        _ = write!(text, "  {temperature} °C");
+        parts.push((4, format!("{temperature} °C").into()));
     }
-    let mut spans = vec![Span::raw(text)];
     if !gpu.throttled_by.is_empty() {
-        spans.push(format!("  slowed by {}", gpu.throttled_by.join(", ")).yellow());
+        parts.push((0, format!("slowed by {}", gpu.throttled_by.join(", ")).yellow()));
     }
     if !gpu.xids.is_empty() {
-        spans.push(format!("  Xid {}", joined(&gpu.xids, ", ")).red());
+        parts.push((0, format!("Xid {}", joined(&gpu.xids, ", ")).red()));
     }
-    Line::from(spans)
+    fitted(parts, width)
 }
 
-fn choices_line(state: &State) -> Line<'static> {
+/// Says what rows there are, and which of them are on the screen.
+fn choices_line(state: &State, on_screen: &Range<usize>) -> Line<'static> {
     let direction = if state.reversed { ", reversed" } else { "" };
-    let view = state.view.to_possible_value();
+    let view = state.shape.view.to_possible_value();
     let view = view.as_ref().map_or("", PossibleValue::get_name);
-    let mut spans = vec![Span::raw(format!("{view} by {}{direction}", state.sort.name()))];
-    if state.typing || !state.filter.is_empty() {
+    let mut spans = vec![Span::raw(format!("{view} by {}{direction}", state.shape.sort.name()))];
+    if on_screen.len() < state.rows.len() {
+        let (first, last) = (on_screen.start + 1, on_screen.end);
+        spans.push(format!("  rows {first}-{last} of {}", state.rows.len()).yellow());
+    }
+    if state.typing || !state.shape.filter.is_empty() {
         let cursor = if state.typing { "_" } else { "" };
-        spans.push(format!("  filter: {}{cursor}", state.filter).yellow());
+        spans.push(format!("  filter: {}{cursor}", state.shape.filter).yellow());
     }
     if state.frozen {
         spans.push("  FROZEN".cyan().bold());
@@ -149,89 +188,100 @@ fn choices_line(state: &State) -> Line<'static> {
     Line::from(spans)
 }
 
-fn keys_line(state: &State) -> Line<'static> {
-    let keys = match &state.message {
-        Some(message) => return Line::styled(message.clone(), Style::new().yellow()),
-        None if state.typing => "Enter keeps the filter, Esc drops it",
-        None if state.page => "Esc back to the table  j/k next row  Space freeze  ? help  q quit",
-        None => "q quit  ? help  Tab view  s sort  r reverse  / filter  Space freeze  Enter page",
+fn keys_line(state: &State, width: usize) -> Line<'static> {
+    let keys: &[&str] = match &state.message {
+        Some(message) => return Line::styled(cut_right(message, Some(width)), Style::new().yellow()),
+        None if state.typing => &["Enter keeps the filter", "Esc drops it"],
+        None if state.page => &["Esc back", "q quit", "j/k next row", "Space freeze", "? help"],
+        None => &[
+            "q quit",
+            "? help",
+            "Tab view",
+            "s sort",
+            "/ filter",
+            "Enter page",
+            "e equals",
+            "Space freeze",
+            "r reverse",
+        ],
     };
-    Line::styled(keys, Style::new().dim())
+    let parts = (0..).zip(keys).map(|(order, key)| (order, Span::raw(*key).dim()));
+    fitted(parts.collect(), width)
 }
 
-fn draw_table(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
+/// Draws the table. Returns the rows that are on the screen.
+fn draw_table(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) -> Range<usize> {
     if state.rows.is_empty() {
-        let text = if state.filter.is_empty() { "no NCCL op was seen yet" } else { "no row fits the filter" };
-        frame.render_widget(Paragraph::new(text), area);
-        return;
+        let text = if !state.shape.filter.is_empty() {
+            "no row fits the filter"
+        } else if state.has_rates() {
+            "no NCCL operation so far: `ncclflow dump` says whether the processes wait"
+        } else {
+            "no NCCL operation was seen yet"
+        };
+        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), area);
+        return 0..0;
     }
-    let headings = HEADINGS.map(|text| match text {
-        "OPS/S" | "BYTES/S" | "SEEN" => right(text),
-        _ => Cell::from(text),
+    let comm = |row: &Row| match row.comm.strip_prefix("0x") {
+        // The beginning of a hash mostly tells communicators apart. The filter (`/`) uses all of it.
+        Some(hash) if !wide => hash.chars().take(9).collect(),
+        _ => row.comm.clone(),
+    };
+    let cells = |row: &Row| {
+        let mut cells = cells(row, comm);
+        // Names take room that is better used otherwise.
+        cells[NAME] = cells[NAME].chars().filter(|_| wide).collect();
+        cells
+    };
+    let lines: Vec<_> = state.rows.iter().map(cells).collect();
+    let shown = columns::chosen(&COLUMNS, &lines, usize::from(area.width), 1);
+    let rows = state.rows.iter().zip(&lines).map(|(row, line)| {
+        let cells = shown.iter().map(|&(at, width)| match at {
+            MOST => Cell::from(cut_right(&mix(&row.kinds, width), Some(width))),
+            WAITED_FOR => Cell::from(line[at].clone()).red().bold(),
+            _ => cell(&COLUMNS[at], &line[at], width),
+        });
+        let is_silent = row.idle_s > SILENT_S || row.has_exited;
+        TableRow::new(cells).style(if is_silent { Style::new().dark_gray() } else { Style::new() })
     });
-    let (comm, pid) = if wide { (20, 24) } else { (9, 7) };
-    let rank = if state.view == View::Communicators { 9 } else { 6 };
-    let fixed = [comm, rank, pid, 6, 9, 4, 10];
-    let taken: u16 = fixed.iter().sum::<u16>() + 7;
-    let room = usize::from(area.width.saturating_sub(taken));
-    let rows = state.rows.iter().map(|row| table_row(row, state.view, wide, room));
-    let widths = fixed.map(Length).into_iter().chain([Min(12)]);
-    let table = Table::new(rows, widths)
-        .header(TableRow::new(headings).reversed())
+    let table = table(&COLUMNS, &shown, rows)
+        .header(headings(&COLUMNS, &shown).reversed())
         .row_highlight_style(Style::new().bg(Color::Indexed(238)).bold());
     let mut selected = TableState::new().with_selected(Some(state.selected));
     frame.render_stateful_widget(table, area, &mut selected);
+    let first = selected.offset();
+    first..(first + usize::from(area.height.saturating_sub(1))).min(state.rows.len())
 }
 
-pub(super) fn right<'a>(text: impl Into<Line<'a>>) -> Cell<'a> {
-    Cell::from(text.into().right_aligned())
+fn cell(column: &Column, text: &str, width: usize) -> Cell<'static> {
+    Cell::from(columns::padded(column, text, width))
 }
 
-fn table_row(row: &Row, view: View, wide: bool, room: usize) -> TableRow<'static> {
-    let comm = if wide || view == View::Processes {
-        row.comm.clone()
-    } else {
-        // The beginning of a hash mostly tells communicators apart. The filter (`/`) uses all of it.
-        row.comm.strip_prefix("0x").map_or_else(|| row.comm.clone(), |hash| hash.chars().take(9).collect())
-    };
-    let pid =
-        if wide && !row.name.is_empty() { format!("{} {}", row.pid, row.name) } else { row.pid.clone() };
-    let lag = row.lag.map(Lag::label).unwrap_or_default();
-    let cells = [
-        comm.into(),
-        row.rank.clone().into(),
-        pid.into(),
-        right(number(row.ops_per_s)),
-        right(bytes_cell(row)),
-        right(ago(row.idle_s)),
-        Cell::from(lag).red().bold(),
-        mix(&row.kinds, wide, room).into(),
-    ];
-    let style = if row.idle_s > 5.0 { Style::new().dark_gray() } else { Style::new() };
-    TableRow::new(cells).style(style)
+fn headings(columns: &[Column], shown: &[Shown]) -> TableRow<'static> {
+    let columns = shown.iter().filter_map(|&(at, width)| Some((columns.get(at)?, width)));
+    TableRow::new(columns.map(|(column, width)| cell(column, column.heading, width)))
 }
 
-/// Lists the kinds of op with their shares of the ops of the interval, or of all ops if it had none.
-fn mix(kinds: &[KindRates], wide: bool, room: usize) -> String {
-    let total: f64 = kinds.iter().map(|kind| kind.ops_per_s).sum();
-    let mut text = String::new();
-    for kind in kinds.iter().filter(|kind| total == 0.0 || kind.ops_per_s > 0.0) {
-        let (whole, algorithm) = (kind.label(), kind.algorithm_and_protocol());
-        let has_room = wide || whole.len() + " 100%".len() <= room;
-        let label = if has_room || algorithm.is_empty() { whole } else { algorithm };
-        let share =
-            if total > 0.0 { format!(" {:.0}%", kind.ops_per_s / total * 100.0) } else { String::new() };
-        let separator = if text.is_empty() { "" } else { ", " };
-        // The first is cut if it is too wide; others are shown whole or not at all.
-        if !text.is_empty() && text.len() + separator.len() + label.len() + share.len() > room {
-            break;
-        }
-        text.extend([separator, &label, &share]);
-    }
-    text
+fn table<'t>(columns: &[Column], shown: &[Shown], rows: impl IntoIterator<Item = TableRow<'t>>) -> Table<'t> {
+    let widths = shown.iter().map(|&(_, width)| Length(u16::try_from(width).unwrap_or(u16::MAX)));
+    Table::new(rows, widths).header(headings(columns, shown).dim())
 }
 
-fn draw_details(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
+/// Draws a table of text, of the columns that there is room for.
+fn draw_lines<const N: usize>(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    columns: &[Column; N],
+    lines: &[[String; N]],
+) {
+    let shown = columns::chosen(columns, lines, usize::from(area.width), 1);
+    let rows = lines
+        .iter()
+        .map(|line| TableRow::new(shown.iter().map(|&(at, width)| cell(&columns[at], &line[at], width))));
+    frame.render_widget(table(columns, &shown, rows), area);
+}
+
+fn draw_details(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let Some(row) = state.rows.get(state.selected) else { return };
     let title = format!(" {} {} {} ", row.comm, row.rank, row.name);
     let block = Block::new().borders(Borders::TOP).title(title);
@@ -244,61 +294,66 @@ fn draw_details(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) {
         draw_history(frame, over_time, "OPS/S", &ops, number);
     }
     let peers = peers_of(row, &state.rates);
-    let left_width = if wide { 60 } else { 40 };
-    let [left, right_side] = Layout::horizontal([Length(left_width), Min(10)]).spacing(1).areas(inside);
+    let [left, right_side] = Layout::horizontal([Fill(1), Fill(1)]).spacing(1).areas(inside);
     let left = if peers.is_empty() { inside } else { left };
-    draw_kinds(frame, left, row, &[Min(12), Length(6), Length(9)]);
+    draw_kinds(frame, left, row);
     if !peers.is_empty() {
-        // In 80 columns the wait is worth more than the bytes.
-        let widths = [10, 6, if wide { 9 } else { 0 }, 10];
-        draw_peers(frame, right_side, &peers, row.members.len() > 1, ("other", 1, "WAIT, MEAN"), widths);
+        draw_peers(frame, right_side, &peers, row.members.len() > 1, "other", 1);
     }
 }
 
-/// Draws the kinds of a row's ops, in as many columns as there are widths.
-pub(super) fn draw_kinds(frame: &mut Frame<'_>, area: Rect, row: &Row, widths: &[Constraint]) {
-    let rows = row.kinds.iter().map(|kind| {
-        TableRow::new([
-            Cell::from(kind.label()),
-            right(number(kind.ops_per_s)),
-            right(bytes(kind.bytes_per_s)),
-            right(kind.ops.to_string()),
-        ])
-    });
-    let heading = TableRow::new(["OP".into(), right("OPS/S"), right("BYTES/S"), right("OPS IN ALL")]).dim();
-    frame.render_widget(Table::new(rows, widths).header(heading), area);
+/// Draws the kinds of a row's ops.
+pub(super) fn draw_kinds(frame: &mut Frame<'_>, area: Rect, row: &Row) {
+    const COLUMNS: [Column; 4] = [
+        columns::cut("OPERATION", 0),
+        columns::number("OPS/S", 6, 1),
+        columns::number("BYTES/S", 9, 2),
+        columns::number("OPS IN ALL", 10, 3),
+    ];
+    let line = |kind: &KindRates| {
+        [kind.label(), number(kind.ops_per_s), bytes(kind.bytes_per_s), kind.ops.to_string()]
+    };
+    draw_lines(frame, area, &COLUMNS, &row.kinds.iter().map(line).collect::<Vec<_>>());
 }
 
 /// Draws peers. `many`: they are of several ranks, which are named.
 ///
-/// `others`: what peers beyond those that are kept apart are called. `most`: waits of a peer, the longest
-/// first, and `heading` above them.
+/// `others`: what peers beyond those that are kept apart are called. `most`: number of waits of a peer that
+/// are shown, the longest first.
 pub(super) fn draw_peers(
     frame: &mut Frame<'_>,
     area: Rect,
     peers: &[(&RankRates, &PeerRates)],
     many: bool,
-    (others, most, heading): (&str, usize, &'static str),
-    [name, messages, moved, wait]: [u16; 4],
+    others: &str,
+    most: usize,
 ) {
-    let rows = peers.iter().take(usize::from(area.height)).map(|(rank, peer)| {
+    // Where there is little room, the wait is worth more than the bytes.
+    const COLUMNS: [Column; 4] = [
+        columns::text("PEER", 7, 0),
+        columns::number("MSG/S", 6, 2),
+        columns::number("BYTES/S", 9, 3),
+        columns::cut("WAIT OF A MESSAGE", 1),
+    ];
+    let line = |(rank, peer): &(&RankRates, &PeerRates)| {
         let own = rank.key.filter(|_| many).map(|key| format!("{} ", key.rank)).unwrap_or_default();
         let other = peer.peer.map_or_else(|| others.to_owned(), |peer| peer.to_string());
         let mut waits: Vec<_> = peer.waits.iter().collect();
         waits.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.ns));
         let waits = waits.iter().take(most);
-        let waits = waits.map(|(wait, sum)| format!("{wait} {}", nanoseconds(mean(sum.ns, sum.count))));
-        TableRow::new([
-            Cell::from(format!("{own}{} {other}", peer.direction.name())),
-            right(number(peer.messages_per_s)),
-            right(bytes(peer.bytes_per_s)),
-            Cell::from(joined(waits, ", ")),
-        ])
-    });
-    let heading = TableRow::new(["PEER".into(), right("MSG/S"), right("BYTES/S"), heading.into()]).dim();
-    let [name, messages, moved] = [name, messages, moved].map(Length);
-    let widths = [name, messages, moved, Min(wait)];
-    frame.render_widget(Table::new(rows, widths).header(heading), area);
+        let waits = waits.map(|(wait, sum)| {
+            let words = wait.replace('_', " ").replace("gpu", "GPU");
+            format!("{} {words}", nanoseconds(mean(sum.ns, sum.count)))
+        });
+        [
+            format!("{own}{} {other}", peer.direction.name()),
+            number(peer.messages_per_s),
+            bytes(peer.bytes_per_s),
+            joined(waits, ", "),
+        ]
+    };
+    let lines: Vec<_> = peers.iter().take(usize::from(area.height)).map(line).collect();
+    draw_lines(frame, area, &COLUMNS, &lines);
 }
 
 /// Returns the peers of a row's ranks.
@@ -313,8 +368,11 @@ fn mean(ns: u64, count: u64) -> f64 {
 }
 
 fn draw_help(frame: &mut Frame<'_>, area: Rect) {
-    let lines = u16::try_from(HELP.lines().count()).unwrap_or(u16::MAX).saturating_add(2);
+    let inside = usize::from(area.width.min(78)).saturating_sub(2).max(1);
+    let lines: usize = HELP.lines().map(|line| line.chars().count().div_ceil(inside).max(1)).sum();
+    let lines = u16::try_from(lines).unwrap_or(u16::MAX).saturating_add(2);
     let popup = area.centered(Length(78), Length(lines));
     frame.render_widget(Clear, popup);
-    frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title(" keys and columns ")), popup);
+    let help = Paragraph::new(HELP).wrap(Wrap { trim: false });
+    frame.render_widget(help.block(Block::bordered().title(" keys and columns ")), popup);
 }

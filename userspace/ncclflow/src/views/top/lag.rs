@@ -14,7 +14,7 @@ use flow::statistics::{Statistics, Wait};
 use nccl_library::nccl::Direction;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "camelCase")]
 pub enum Lag {
     /// Behind by so many collectives.
     Behind(u64),

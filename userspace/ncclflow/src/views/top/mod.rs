@@ -2,7 +2,9 @@
 //!
 //! All of it is pure: snapshots in, rows and text out.
 
+mod columns;
 mod draw;
+mod equals;
 mod lag;
 mod once;
 mod page;
@@ -15,6 +17,6 @@ mod tests;
 
 pub use draw::draw;
 pub use once::{TopReport, print_table};
-pub use rates::{Rates, Snapshot, Subject};
-pub use rows::{Sort, View, rows};
+pub use rates::{Rates, Snapshot, Subject, WatchedProcess};
+pub use rows::{Shape, Sort, View, rows};
 pub use state::State;

@@ -1,54 +1,91 @@
 //! `top --once`: the table as plain text, or everything as JSON (docs/OUTPUT.md).
 
-use std::{
-    fmt::Write as _,
-    io::{self, Write},
-};
+use std::io::{self, Write};
 
 use serde::Serialize;
 
 use super::{
+    columns::{self, Column},
     lag::Lag,
-    rates::{RankRates, Rates, Snapshot, Subject},
+    rates::{KindRates, RankRates, Rates, Snapshot, Subject},
     rows::Row,
 };
 use flow::{
     schema::GpuRow,
     session::Level,
-    text::{ago, bytes, column_widths, joined, number},
+    text::{ago, bytes, joined, number},
 };
 
-pub(super) const HEADINGS: [&str; 8] = ["COMM", "RANK", "PID", "OPS/S", "BYTES/S", "SEEN", "LAG", "MOST"];
+/// Columns of the table.
+pub(super) const COLUMNS: [Column; 10] = [
+    columns::text("JOB", 0, 6).optional(),
+    columns::text("COMM", 9, 1),
+    columns::text("RANK", 5, 0).optional(),
+    columns::text("PID", 7, 5),
+    columns::text("NAME", 0, 7).optional(),
+    columns::number("OPS/S", 6, 2),
+    columns::number("BYTES/S", 9, 4),
+    columns::number("SEEN", 4, 3),
+    columns::text("WAITED FOR", 10, 0),
+    columns::cut("MOST", 8),
+];
 
-/// Prints the rows, a line each, with a heading; columns are as wide as they need to be.
-pub fn print_table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
-    let headings = HEADINGS.map(str::to_owned);
-    let lines: Vec<[String; 8]> = std::iter::once(headings).chain(rows.iter().map(cells)).collect();
-    let widths = column_widths(&lines);
-    for line in &lines {
-        let mut text = String::new();
-        for (cell, width) in line.iter().zip(&widths) {
-            let _ = write!(text, "{cell:<width$}  ");
-        }
-        writeln!(out, "{}", text.trim_end())?;
+/// Indexes into [`COLUMNS`].
+pub(super) const NAME: usize = 4;
+pub(super) const WAITED_FOR: usize = 8;
+pub(super) const MOST: usize = 9;
+
+/// Prints the rows, a line each, with a heading. Columns that do not fit into `width` are left out.
+pub fn print_table(rows: &[Row], width: Option<usize>, out: &mut impl Write) -> io::Result<()> {
+    let lines: Vec<[String; 10]> = rows.iter().map(|row| cells(row, |_| row.comm.clone())).collect();
+    let shown = columns::chosen(&COLUMNS, &lines, width.unwrap_or(usize::MAX), 2);
+    let headings = COLUMNS.map(|column| column.heading.to_owned());
+    for line in std::iter::once(&headings).chain(&lines) {
+        let cells = shown.iter().filter_map(|&(at, width)| {
+            let (column, cell) = (COLUMNS.get(at)?, line.get(at)?);
+            let cell = if cell.is_empty() { "-" } else { cell };
+            Some(columns::padded(column, cell, width))
+        });
+        writeln!(out, "{}", joined(cells, "  ").trim_end())?;
     }
     Ok(())
 }
 
-fn cells(row: &Row) -> [String; 8] {
-    let most = row.kinds.iter().take(2);
-    let most = most.map(|kind| format!("{} {}/s", kind.label(), number(kind.ops_per_s)));
-    let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+/// Returns the cells of a row. `comm` writes the communicator.
+pub(super) fn cells(row: &Row, comm: impl FnOnce(&Row) -> String) -> [String; 10] {
     [
-        dash(row.comm.clone()),
-        dash(row.rank.clone()),
-        dash(row.pid.clone()),
+        row.job.clone(),
+        comm(row),
+        row.rank.clone(),
+        row.pid.clone(),
+        row.name.clone(),
         number(row.ops_per_s),
         bytes_cell(row),
-        ago(row.idle_s),
-        dash(row.lag.map(Lag::label).unwrap_or_default()),
-        dash(joined(most, ", ")),
+        if row.has_exited { "gone".to_owned() } else { ago(row.idle_s) },
+        row.lag.map(Lag::label).unwrap_or_default(),
+        mix(&row.kinds, usize::MAX),
     ]
+}
+
+/// Lists the kinds of op with their shares of the ops of the interval, or of all ops if it had none, in as
+/// many columns as there are.
+pub(super) fn mix(kinds: &[KindRates], room: usize) -> String {
+    let total: f64 = kinds.iter().map(|kind| kind.ops_per_s).sum();
+    let mut text = String::new();
+    for kind in kinds.iter().filter(|kind| total == 0.0 || kind.ops_per_s > 0.0) {
+        let (whole, algorithm) = (kind.label(), kind.algorithm_and_protocol());
+        let has_room = whole.len() + " 100%".len() <= room;
+        let label = if has_room || algorithm.is_empty() { whole } else { algorithm };
+        let share =
+            if total > 0.0 { format!(" {:.0}%", kind.ops_per_s / total * 100.0) } else { String::new() };
+        let separator = if text.is_empty() { "" } else { ", " };
+        // The first is cut if it is too wide; others are shown whole or not at all.
+        if !text.is_empty() && text.len() + separator.len() + label.len() + share.len() > room {
+            break;
+        }
+        text.extend([separator, &label, &share]);
+    }
+    text
 }
 
 /// Formats bytes, with a mark where there were more.
@@ -58,12 +95,14 @@ pub(super) fn bytes_cell(row: &Row) -> String {
 }
 
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct TopReport<'a> {
     ncclflow: &'static str,
     schema: u32,
     host: &'a str,
     level: Option<Level>,
     /// Length of the interval that the rates are over.
+    #[serde(rename = "intervalSeconds")]
     interval_s: f64,
     processes: Vec<ProcessLine<'a>>,
     ranks: Vec<RankLine<'a>>,
@@ -80,17 +119,19 @@ pub struct TopReport<'a> {
 struct ProcessLine<'a> {
     pid: u32,
     name: &'a str,
+    /// Name of its job: that of Slurm or the user, or of its first process.
+    job: Option<String>,
     nccl: &'a str,
+    exited: bool,
     records: u64,
     lost: u64,
 }
 
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct RankLine<'a> {
-    #[serde(rename = "commHash")]
     comm_hash: Option<String>,
     rank: Option<i32>,
-    #[serde(rename = "nRanks")]
     n_ranks: Option<i32>,
     pid: Option<u32>,
     #[serde(flatten)]
@@ -99,9 +140,18 @@ struct RankLine<'a> {
 
 impl<'a> TopReport<'a> {
     pub fn new(subject: &'a Subject, now: &'a Snapshot, rates: &'a Rates) -> Self {
-        let processes = subject.processes.iter().map(|(&pid, (name, nccl))| {
+        let jobs = subject.jobs(rates);
+        let processes = subject.processes.iter().map(|(&pid, process)| {
             let seen = now.statistics.processes.get(&pid).copied().unwrap_or_default();
-            ProcessLine { pid, name, nccl, records: seen.records, lost: seen.lost }
+            ProcessLine {
+                pid,
+                name: &process.member.program,
+                job: jobs.get(&pid).cloned(),
+                nccl: &process.nccl,
+                exited: process.has_exited,
+                records: seen.records,
+                lost: seen.lost,
+            }
         });
         let ranks = rates.ranks.iter().map(|rates| RankLine {
             comm_hash: rates.key.map(|key| key.comm_name()),
@@ -112,7 +162,7 @@ impl<'a> TopReport<'a> {
         });
         Self {
             ncclflow: env!("CARGO_PKG_VERSION"),
-            schema: 1,
+            schema: 2,
             host: &subject.host,
             level: subject.level,
             interval_s: rates.interval_s,

@@ -34,19 +34,18 @@ pub(super) fn draw_page(frame: &mut Frame<'_>, area: Rect, state: &State, subjec
     let heights =
         [Length(1), Length(2), Length(tall), Length(tall), Length(1), Length(kinds), Length(1), Min(2)];
     let [title, said, ops, moved, _, kinds, _, peers] = Layout::vertical(heights).areas(area);
-    frame.render_widget(Paragraph::new(Line::from(name(row, state.view, &subject.host)).bold()), title);
+    frame.render_widget(Paragraph::new(Line::from(name(row, state.shape.view, &subject.host)).bold()), title);
     frame.render_widget(Paragraph::new(facts(row, &ranks, subject)), said);
     draw_history(frame, ops, "OPS/S", &state.history_of(row, |point| point.ops_per_s), number);
     draw_history(frame, moved, "BYTES/S", &state.history_of(row, |point| point.bytes_per_s), bytes);
-    draw_kinds(frame, kinds, row, &[32, 8, 10, 12].map(Length));
+    draw_kinds(frame, kinds, row);
     let found = peers_of(row, &state.rates);
     if found.is_empty() {
         let text = "messages are not measured: --level steps measures those that go over the network";
         frame.render_widget(Paragraph::new(text).dim(), peers);
         return;
     }
-    let texts = ("others", usize::MAX, "WAITS, MEAN OF A MESSAGE");
-    draw_peers(frame, peers, &found, ranks.len() > 1, texts, [12, 8, 10, 20]);
+    draw_peers(frame, peers, &found, ranks.len() > 1, "others", usize::MAX);
 }
 
 fn name(row: &Row, view: View, host: &str) -> String {
@@ -61,10 +60,14 @@ fn name(row: &Row, view: View, host: &str) -> String {
 fn facts(row: &Row, ranks: &[&RankRates], subject: &Subject) -> Vec<Line<'static>> {
     let at_least = if row.bytes_are_least { "more than " } else { "" };
     let mut text = format!(
-        "{} ops/s, {at_least}{}/s; last seen {} ago",
+        "{} ops/s, {at_least}{}/s; {}",
         number(row.ops_per_s),
         bytes(row.bytes_per_s),
-        ago(row.idle_s)
+        match ago(row.idle_s) {
+            _ if row.has_exited => "exited".to_owned(),
+            now if now == "now" => "active now".to_owned(),
+            ago => format!("active {ago} ago"),
+        }
     );
     if let [rank] = ranks
         && let Some(launched) = rank.launched
@@ -72,7 +75,7 @@ fn facts(row: &Row, ranks: &[&RankRates], subject: &Subject) -> Vec<Line<'static
         _ = write!(text, "; NCCL has launched {launched} collectives");
     }
     let pids = ranks.iter().filter_map(|rank| rank.key).map(|key| key.pid);
-    let versions = pids.filter_map(|pid| subject.processes.get(&pid)).map(|(_, nccl)| nccl.as_str());
+    let versions = pids.filter_map(|pid| subject.processes.get(&pid)).map(|process| process.nccl.as_str());
     if let Some(version) = versions.into_iter().find(|version| !version.is_empty()) {
         _ = write!(text, "; NCCL {version}");
     }
@@ -110,5 +113,5 @@ pub(super) fn draw_history(
         Sparkline::default().data(&heights).max(1000).style(Style::new().fg(Color::Cyan)),
         line,
     );
-    frame.render_widget(Paragraph::new(format!(" most {}", show(largest))).dim(), most);
+    frame.render_widget(Paragraph::new(format!(" peak {}", show(largest))).dim(), most);
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::lag::{self, Lag};
 use crate::views::seconds;
 use flow::{
+    identity::{JobMember, Whose, job_names},
     schema::GpuRow,
     session::Level,
     statistics::{OpKind, PeerStatistics, RankKey, RankStatistics, Statistics, Sum, Wait},
@@ -18,8 +19,47 @@ use nccl_library::nccl::Direction;
 pub struct Subject {
     pub host: String,
     pub level: Option<Level>,
-    /// Name and NCCL version of each process.
-    pub processes: BTreeMap<u32, (String, String)>,
+    pub processes: BTreeMap<u32, WatchedProcess>,
+}
+
+/// A process that is shown.
+#[derive(Clone, Debug)]
+pub struct WatchedProcess {
+    /// What its job follows from. Its communicators are those that were seen.
+    pub member: JobMember<u32>,
+    /// Versions of NCCL.
+    pub nccl: String,
+    pub has_exited: bool,
+}
+
+impl WatchedProcess {
+    pub fn new(pid: u32, name: &str, nccl: String, whose: Option<&Whose>) -> Self {
+        Self { member: JobMember::new(pid, pid, name, whose), nccl, has_exited: false }
+    }
+}
+
+impl Subject {
+    /// Returns the name of each process's job.
+    pub(super) fn jobs(&self, rates: &Rates) -> BTreeMap<u32, String> {
+        let mut members: BTreeMap<u32, JobMember<u32>> =
+            self.processes.iter().map(|(&pid, process)| (pid, process.member.clone())).collect();
+        for key in rates.ranks.iter().filter_map(|rank| rank.key) {
+            let member = members.entry(key.pid).or_insert_with(|| JobMember::new(key.pid, key.pid, "", None));
+            member.communicators.push(key.comm_name());
+        }
+        job_names(&members.into_values().collect::<Vec<_>>())
+    }
+
+    /// Tells that processes have exited, and how many of how many.
+    pub(super) fn exited(&self) -> Option<(usize, usize)> {
+        let exited = self.processes.values().filter(|process| process.has_exited).count();
+        (exited > 0).then_some((exited, self.processes.len()))
+    }
+
+    /// Tells whether all processes have exited.
+    pub fn has_ended(&self) -> bool {
+        self.exited().is_some_and(|(exited, all)| exited == all)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -33,6 +73,7 @@ pub struct Snapshot {
 
 /// A rank's activity between two snapshots, and in all; in JSON without what names the rank.
 #[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct RankRates {
     /// `None`: all ranks beyond the number that is kept apart.
     #[serde(skip)]
@@ -41,15 +82,18 @@ pub struct RankRates {
     pub n_ranks: i32,
     /// Ops, or with the API level calls: in all, and a second.
     pub ops: u64,
+    #[serde(rename = "opsPerSecond")]
     pub ops_per_s: f64,
     /// Bytes that they were called with.
     pub bytes: u64,
+    #[serde(rename = "bytesPerSecond")]
     pub bytes_per_s: f64,
     /// Ops in between whose bytes are not known: there were more bytes than that.
     pub unsized_ops: u64,
     /// NCCL's own count of the collectives that it launched.
     pub launched: Option<u64>,
     /// Seconds since the latest record of this rank.
+    #[serde(rename = "idleSeconds")]
     pub idle_s: f64,
     pub lag: Option<Lag>,
     /// Kinds of op, most ops first.
@@ -59,28 +103,34 @@ pub struct RankRates {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct KindRates {
     pub coll: Option<String>,
     pub algorithm: Option<&'static str>,
     pub protocol: Option<&'static str>,
     pub ops: u64,
+    #[serde(rename = "opsPerSecond")]
     pub ops_per_s: f64,
     pub bytes: u64,
+    #[serde(rename = "bytesPerSecond")]
     pub bytes_per_s: f64,
     pub unsized_ops: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct PeerRates {
     #[serde(rename = "op")]
     pub direction: Direction,
     /// `None`: peers beyond the number that is kept apart.
     pub peer: Option<i32>,
-    #[serde(rename = "messages_measured")]
+    #[serde(rename = "messagesMeasured")]
     pub messages: u64,
+    #[serde(rename = "messagesPerSecond")]
     pub messages_per_s: f64,
-    #[serde(rename = "bytes_measured")]
+    #[serde(rename = "bytesMeasured")]
     pub bytes: u64,
+    #[serde(rename = "bytesPerSecond")]
     pub bytes_per_s: f64,
     /// Waits in between: count, and nanoseconds in all; only those that occurred.
     pub waits: BTreeMap<&'static str, Sum>,

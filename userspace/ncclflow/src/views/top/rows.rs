@@ -1,14 +1,24 @@
 //! Rows of the table: ranks, communicators or processes, sorted and filtered.
 
-use std::collections::BTreeMap;
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::{BTreeMap, BTreeSet},
+};
 
 use clap::ValueEnum;
 
 use super::{
+    equals,
     lag::Lag,
     rates::{KindRates, RankRates, Rates, Subject},
 };
-use flow::{statistics::RankKey, text::joined};
+use flow::{
+    statistics::RankKey,
+    text::{joined, ranges},
+};
+
+/// Longest list of ranges of ranks that is shown in a row.
+const MAX_RANGES: usize = 12;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum View {
@@ -23,15 +33,15 @@ pub enum View {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
-    /// Ops a second
+    /// Job, communicator and rank
     #[default]
+    Comm,
+    /// Operations a second
     Ops,
     /// Bytes a second
     Bytes,
-    /// Those that lag, then those that nothing was seen of for long
+    /// Those that are waited for, then those that nothing was seen of for long
     Lag,
-    /// Communicator and rank
-    Comm,
     /// Process
     Pid,
 }
@@ -42,7 +52,7 @@ impl Sort {
             Self::Ops => "ops/s",
             Self::Bytes => "bytes/s",
             Self::Lag => "lag",
-            Self::Comm => "communicator",
+            Self::Comm => "job, communicator, rank",
             Self::Pid => "pid",
         }
     }
@@ -54,8 +64,21 @@ pub(super) fn next<C: ValueEnum + PartialEq>(choice: &C) -> C {
     all.nth(1).unwrap_or(choice).clone()
 }
 
+/// What rows there are, in which order.
+#[derive(Clone, Debug, Default)]
+pub struct Shape {
+    pub view: View,
+    pub sort: Sort,
+    /// Text that a column must contain.
+    pub filter: String,
+    /// Ranks of a large communicator that do the same are one row.
+    pub is_grouped: bool,
+}
+
 #[derive(Clone, Debug)]
 pub struct Row {
+    /// Name of the job; empty where there is one only.
+    pub job: String,
     /// `commHash`, or its placeholder.
     pub comm: String,
     pub rank: String,
@@ -65,83 +88,150 @@ pub struct Row {
     pub bytes_per_s: f64,
     /// There were ops whose bytes are not known.
     pub bytes_are_least: bool,
-    /// Kinds of op, most first.
+    /// Kinds of op, those that there are most of first.
     pub kinds: Vec<KindRates>,
     pub idle_s: f64,
+    /// Its processes have exited.
+    pub has_exited: bool,
     pub lag: Option<Lag>,
     /// Ranks of the row, as indexes into [`Rates::ranks`].
     pub members: Vec<usize>,
     /// What makes it the same row at another time: its rank, with zeros for what the view puts together.
     pub(super) key: Option<RankKey>,
     first_pid: u32,
+    n_ranks: i32,
 }
 
-/// Returns the rows of a view that contain `filter` in any of their columns.
-pub fn rows(rates: &Rates, subject: &Subject, view: View, sort: Sort, filter: &str) -> Vec<Row> {
+/// Returns the rows, each a rank, a communicator or a process, or ranks that do the same.
+pub fn rows(rates: &Rates, subject: &Subject, shape: &Shape) -> Vec<Row> {
     let mut groups: BTreeMap<(bool, Option<RankKey>), Vec<usize>> = BTreeMap::new();
     for (at, rank) in rates.ranks.iter().enumerate() {
-        let group = rank.key.map(|key| match view {
-            View::Ranks => key,
-            View::Communicators => RankKey { rank: 0, pid: 0, ..key },
+        let group = rank.key.map(|key| match shape.view {
+            View::Ranks if !shape.is_grouped => key,
+            View::Ranks | View::Communicators => RankKey { rank: 0, pid: 0, ..key },
             View::Processes => RankKey { hash: None, instance: 0, rank: 0, pid: key.pid },
         });
         groups.entry((group.is_none(), group)).or_default().push(at);
     }
-    let mut rows: Vec<Row> =
-        groups.into_iter().map(|((_, key), members)| row(rates, subject, view, key, members)).collect();
-    let wanted = filter.to_lowercase();
+    let jobs = subject.jobs(rates);
+    let made = groups.into_iter().flat_map(|((_, key), members)| {
+        let parts = match key {
+            Some(_) if shape.view == View::Ranks => equals::parts(&rates.ranks, rates.interval_s, members),
+            _ => vec![members],
+        };
+        parts.into_iter().map(move |members| (key, members))
+    });
+    let mut rows: Vec<Row> = made
+        .map(|(key, members)| {
+            let first = members.first().and_then(|&at| rates.ranks.get(at)?.key);
+            let key = key.and(if shape.view == View::Ranks { first } else { key });
+            row(rates, subject, &jobs, shape.view, key, members)
+        })
+        .collect();
+    let wanted = shape.filter.to_lowercase();
     rows.retain(|row| wanted.is_empty() || row.matches(&wanted));
-    rows.sort_by(|a, b| compare(a, b, sort).then_with(|| (a.key, a.first_pid).cmp(&(b.key, b.first_pid))));
+    let has_one_job = jobs.values().collect::<BTreeSet<_>>().len() < 2;
+    rows.sort_by(|a, b| compare(a, b, shape.sort).then_with(|| a.place().cmp(&b.place())));
+    if has_one_job {
+        rows.iter_mut().for_each(|row| row.job.clear());
+    }
     rows
 }
 
-fn compare(a: &Row, b: &Row, sort: Sort) -> std::cmp::Ordering {
+fn compare(a: &Row, b: &Row, sort: Sort) -> Ordering {
     match sort {
         Sort::Ops => b.ops_per_s.total_cmp(&a.ops_per_s),
         Sort::Bytes => b.bytes_per_s.total_cmp(&a.bytes_per_s),
         Sort::Lag => b.lag.is_some().cmp(&a.lag.is_some()).then(b.idle_s.total_cmp(&a.idle_s)),
-        Sort::Comm => std::cmp::Ordering::Equal,
+        Sort::Comm => Ordering::Equal,
         Sort::Pid => a.first_pid.cmp(&b.first_pid),
     }
 }
 
-fn row(rates: &Rates, subject: &Subject, view: View, key: Option<RankKey>, members: Vec<usize>) -> Row {
+fn row(
+    rates: &Rates,
+    subject: &Subject,
+    jobs: &BTreeMap<u32, String>,
+    view: View,
+    key: Option<RankKey>,
+    members: Vec<usize>,
+) -> Row {
     let ranks: Vec<&RankRates> = members.iter().filter_map(|&at| rates.ranks.get(at)).collect();
     let busiest = ranks.iter().max_by(|a, b| a.ops_per_s.total_cmp(&b.ops_per_s).then(a.ops.cmp(&b.ops)));
     let first = ranks.first().and_then(|rank| rank.key);
     let total = |value: fn(&RankRates) -> f64| {
         let values = ranks.iter().map(|rank| value(rank));
-        if view == View::Communicators { values.fold(0.0, f64::max) } else { values.sum() }
+        match view {
+            View::Communicators => values.fold(0.0, f64::max),
+            // Ranks that do the same, or one: their mean.
+            #[expect(clippy::cast_precision_loss, reason = "a number of ranks")]
+            View::Ranks => values.sum::<f64>() / ranks.len().max(1) as f64,
+            View::Processes => values.sum(),
+        }
     };
     let n_ranks = ranks.first().map_or(0, |rank| rank.n_ranks);
     let (comm, rank, pid) = match (view, key) {
         (_, None) => (format!("other ({})", rates.folded_ranks), String::new(), String::new()),
-        (View::Ranks, Some(key)) => (key.comm_name(), format!("{}/{n_ranks}", key.rank), key.pid.to_string()),
+        (View::Ranks, Some(key)) => {
+            let numbers: Vec<i32> = ranks.iter().filter_map(|rank| Some(rank.key?.rank)).collect();
+            (key.comm_name(), rank_cell(&numbers, n_ranks), several(&ranks))
+        }
         (View::Communicators, Some(key)) => {
             (key.comm_name(), format!("{} of {n_ranks}", ranks.len()), several(&ranks))
         }
         (View::Processes, Some(key)) => {
-            (format!("{} of it", ranks.len()), String::new(), key.pid.to_string())
+            (counted(ranks.len(), "rank", "ranks"), String::new(), key.pid.to_string())
         }
     };
     Row {
+        job: first.and_then(|key| jobs.get(&key.pid)).cloned().unwrap_or_default(),
         comm,
         rank,
         pid,
         name: first
             .and_then(|key| subject.processes.get(&key.pid))
-            .map(|(name, _)| name.clone())
+            .map(|process| process.member.program.clone())
             .unwrap_or_default(),
         ops_per_s: total(|rank| rank.ops_per_s),
         bytes_per_s: total(|rank| rank.bytes_per_s),
         bytes_are_least: ranks.iter().any(|rank| rank.unsized_ops > 0),
-        kinds: busiest.map(|rank| rank.kinds.clone()).unwrap_or_default(),
+        kinds: busiest.map(|rank| in_order(&rank.kinds)).unwrap_or_default(),
         idle_s: ranks.iter().map(|rank| rank.idle_s).fold(f64::INFINITY, f64::min),
+        has_exited: !ranks.is_empty()
+            && ranks.iter().all(|rank| {
+                let process = rank.key.and_then(|key| subject.processes.get(&key.pid));
+                process.is_some_and(|process| process.has_exited)
+            }),
         lag: ranks.iter().find_map(|rank| rank.lag),
         key,
         first_pid: first.map_or(u32::MAX, |key| key.pid),
+        n_ranks: if view == View::Processes { 0 } else { n_ranks },
         members,
     }
+}
+
+/// `3/8`; of several ranks `0-14, 16-63` where there is room, or `63 of 64`.
+fn rank_cell(numbers: &[i32], n_ranks: i32) -> String {
+    match numbers {
+        [number] => format!("{number}/{n_ranks}"),
+        numbers => {
+            let ranges = ranges(numbers);
+            if ranges.len() <= MAX_RANGES { ranges } else { format!("{} of {n_ranks}", numbers.len()) }
+        }
+    }
+}
+
+/// `1 process`, `3 processes`.
+pub(super) fn counted(count: usize, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
+}
+
+/// Puts kinds of op that there are about as many of in the order of their names: they do not change places
+/// at each refresh.
+fn in_order(kinds: &[KindRates]) -> Vec<KindRates> {
+    let mut kinds = kinds.to_vec();
+    kinds.sort_by_cached_key(|kind| (Reverse(kind.ops.checked_ilog2()), kind.label()));
+    kinds
 }
 
 fn several(ranks: &[&RankRates]) -> String {
@@ -155,9 +245,15 @@ fn several(ranks: &[&RankRates]) -> String {
 }
 
 impl Row {
+    /// Returns its place in the order by job, communicator (the largest first) and rank; ranks without a name
+    /// come last.
+    fn place(&self) -> impl Ord + use<'_> {
+        (self.key.is_none(), &self.job, Reverse(self.n_ranks), self.key, self.first_pid)
+    }
+
     fn matches(&self, wanted: &str) -> bool {
         let kinds = self.kinds.iter().map(KindRates::label);
-        [&self.comm, &self.rank, &self.pid, &self.name]
+        [&self.job, &self.comm, &self.rank, &self.pid, &self.name]
             .into_iter()
             .cloned()
             .chain(kinds)
@@ -170,7 +266,7 @@ impl Lag {
     pub(super) fn label(self) -> String {
         match self {
             Self::Behind(collectives) => format!("behind {collectives}"),
-            Self::WaitedFor(_) => "waited for".to_owned(),
+            Self::WaitedFor(_) => "by receivers".to_owned(),
         }
     }
 }

@@ -12,7 +12,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::{
     rates::{RankRates, Rates, Snapshot, Subject},
-    rows::{Row, Sort, View, next, rows},
+    rows::{Row, Shape, View, next, rows},
 };
 
 const MAX_FILTER: usize = 64;
@@ -25,10 +25,8 @@ const MAX_POINTS: usize = 120;
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub struct State {
-    pub view: View,
-    pub sort: Sort,
+    pub shape: Shape,
     pub reversed: bool,
-    pub filter: String,
     /// The filter is being typed.
     pub(super) typing: bool,
     pub(super) help: bool,
@@ -52,8 +50,18 @@ pub struct State {
 }
 
 impl State {
-    pub fn new(view: View, sort: Sort, filter: String) -> Self {
-        Self { view, sort, filter, ..Self::default() }
+    pub fn new(shape: Shape) -> Self {
+        Self { shape, ..Self::default() }
+    }
+
+    /// Tells whether there are rates: of two readings or more.
+    pub fn has_rates(&self) -> bool {
+        !self.history.0.is_empty()
+    }
+
+    /// Returns the rows that are shown.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
     }
 
     pub fn take(&mut self, now: Snapshot, subject: &Subject) {
@@ -76,7 +84,7 @@ impl State {
     /// Sorts and filters anew. The selected rank stays selected where it can.
     pub fn arrange(&mut self, subject: &Subject) {
         let selected = self.rows.get(self.selected).filter(|_| self.has_chosen).map(|row| row.key);
-        self.rows = rows(&self.rates, subject, self.view, self.sort, &self.filter);
+        self.rows = rows(&self.rates, subject, &self.shape);
         if self.reversed {
             self.rows.reverse();
         }
@@ -102,16 +110,19 @@ impl State {
         } else {
             match key.code {
                 KeyCode::Esc | KeyCode::Backspace | KeyCode::Enter if self.page => self.page = false,
-                KeyCode::Char('q') | KeyCode::Esc => return ControlFlow::Break(()),
+                KeyCode::Char('q') => return ControlFlow::Break(()),
+                // One step back. It never ends the view: `q` does.
+                KeyCode::Esc => self.shape.filter.clear(),
                 // From then on the row stays the chosen one, whatever is sorted.
                 KeyCode::Enter => (self.page, self.has_chosen) = (!self.rows.is_empty(), true),
                 KeyCode::Char('?' | 'h') => self.help = true,
                 KeyCode::Char(' ' | 'f') => self.frozen = !self.frozen,
                 KeyCode::Char('/') => self.typing = true,
-                KeyCode::Char('s') => self.sort = next(&self.sort),
+                KeyCode::Char('s') => self.shape.sort = next(&self.shape.sort),
+                KeyCode::Char('e') => self.shape.is_grouped = !self.shape.is_grouped,
                 KeyCode::Char('u') => self.toggled_gpus = !self.toggled_gpus,
                 KeyCode::Char('r') => self.reversed = !self.reversed,
-                KeyCode::Tab | KeyCode::Char('v') => self.view = next(&self.view),
+                KeyCode::Tab | KeyCode::Char('v') => self.shape.view = next(&self.shape.view),
                 code => {
                     if let Some(selected) = moved(code, self.selected) {
                         (self.selected, self.has_chosen) = (selected, true);
@@ -128,7 +139,15 @@ impl State {
     pub(super) fn history_of(&self, row: &Row, value: fn(&Point) -> f64) -> Vec<f64> {
         let keys: Vec<_> = row.members.iter().filter_map(|&at| self.rates.ranks.get(at)?.key).collect();
         let sum = |a: f64, b: f64| a + b;
-        self.history.of(&keys, value, if self.view == View::Communicators { f64::max } else { sum })
+        let join = if self.shape.view == View::Communicators { f64::max } else { sum };
+        let mut values = self.history.of(&keys, value, join);
+        if self.shape.view == View::Ranks {
+            // Ranks that do the same: their mean.
+            #[expect(clippy::cast_precision_loss, reason = "a number of ranks")]
+            let ranks = keys.len().max(1) as f64;
+            values.iter_mut().for_each(|value| *value /= ranks);
+        }
+        values
     }
 
     fn type_filter(&mut self, code: KeyCode) {
@@ -136,12 +155,14 @@ impl State {
             KeyCode::Enter => self.typing = false,
             KeyCode::Esc => {
                 self.typing = false;
-                self.filter.clear();
+                self.shape.filter.clear();
             }
             KeyCode::Backspace => {
-                self.filter.pop();
+                self.shape.filter.pop();
             }
-            KeyCode::Char(c) if self.filter.len() < MAX_FILTER && !c.is_control() => self.filter.push(c),
+            KeyCode::Char(c) if self.shape.filter.len() < MAX_FILTER && !c.is_control() => {
+                self.shape.filter.push(c);
+            }
             _ => {}
         }
     }

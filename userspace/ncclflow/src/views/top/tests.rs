@@ -33,7 +33,8 @@ fn job(ops: [u64; 4]) -> Arc<Statistics> {
 }
 
 fn subject() -> Subject {
-    let processes = (100..104).map(|pid| (pid, ("train.py".to_owned(), "2.27.5".to_owned()))).collect();
+    let process = |pid| (pid, WatchedProcess::new(pid, "train.py", "2.27.5".to_owned(), None));
+    let processes = (100..104).map(process).collect();
     Subject { host: "node-1".to_owned(), level: Some(Level::Steps), processes }
 }
 
@@ -61,7 +62,7 @@ fn readings() -> [Snapshot; 2] {
 }
 
 fn state() -> State {
-    let mut state = State::new(View::Ranks, Sort::Ops, String::new());
+    let mut state = State::new(Shape { sort: Sort::Ops, is_grouped: true, ..Shape::default() });
     for reading in readings() {
         state.take(reading, &subject());
     }
@@ -141,8 +142,8 @@ fn all_that_matters_is_on_80_columns_and_24_lines() {
     // Most ops first.
     assert!(lines[3].contains(" 2/4") && lines[3].contains("10") && lines[3].contains("41.0 KB"), "{text}");
     let late = lines.iter().find(|line| line.contains(" 1/4")).unwrap();
-    assert!(late.contains("waited for") && late.contains("RING/SIMPLE 100%"), "{text}");
-    assert!(text.contains("RECV 1") && text.contains("network 250ms"), "{text}");
+    assert!(late.contains("by receivers") && late.contains("RING/SIMPLE 100%"), "{text}");
+    assert!(text.contains("RECV 1") && text.contains("250ms network"), "{text}");
     assert!(lines[23].contains("q quit"), "{text}");
     // No room for details, or for most of the screen: no panic.
     for (width, height) in [(80, 10), (20, 5), (10, 2), (1, 1), (250, 60)] {
@@ -167,9 +168,9 @@ fn gpus_of_watched_processes_are_shown_where_there_is_room() {
 fn keys_sort_filter_freeze_and_change_the_view() {
     let mut state = state();
     assert!(!press(&mut state, "s"));
-    assert_eq!(state.sort, Sort::Bytes);
-    press(&mut state, "ss");
-    assert_eq!(state.sort, Sort::Comm);
+    assert_eq!(state.shape.sort, Sort::Bytes);
+    press(&mut state, "sss");
+    assert_eq!(state.shape.sort, Sort::Comm);
     assert!(screen(&state, 80, 24)[3].contains(" 0/4"));
     press(&mut state, "r");
     assert!(screen(&state, 80, 24)[3].contains(" 3/4"));
@@ -199,15 +200,136 @@ fn keys_sort_filter_freeze_and_change_the_view() {
     press(&mut state, "?");
     assert!(screen(&state, 80, 24).join("\n").contains("this help"));
     assert!(!press(&mut state, "q"), "it closes the help");
+    let escape = KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE);
+    assert!(state.key(escape, &subject()).is_continue(), "a step back from the table leads nowhere");
     assert!(press(&mut state, "q"));
     let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
     assert!(state.key(interrupt, &subject()).is_break(), "raw mode makes no signal of it");
 }
 
+/// Two jobs, whose processes are of two pods; the larger communicator of each is first, whatever is busier.
+#[test]
+fn rows_stand_by_job_communicator_and_rank_and_stay_there() {
+    let reading = |seconds: u64, busy: [u64; 6]| {
+        let mut tally = Tally::default();
+        let ranks = [(0, 7, 2), (1, 7, 2), (0, 5, 4), (0, 9, 2), (1, 9, 2), (2, 4, 4)];
+        for ((at, ops), (rank, hash, n_ranks)) in (0..).zip(busy).zip(ranks) {
+            for number in 0..ops {
+                let mut record = Op { seq: number * 2, channel: 0, rank }.record();
+                (record.comm.hash, record.comm.n_ranks) = (Some(hash), n_ranks);
+                tally.flow(&record, &host(100 + if at < 3 { 0 } else { 1 }));
+            }
+        }
+        Snapshot { at_ns: seconds * SECOND + 1, statistics: tally.snapshot(), gpus: Vec::new() }
+    };
+    let mut subject = subject();
+    subject.processes.retain(|pid, _| *pid < 102);
+    for (process, pod) in subject.processes.values_mut().zip(["b", "a"]) {
+        process.member.named = Some(format!("job-{pod}"));
+    }
+    let of = |busy: [u64; 6]| -> Vec<(String, String, String)> {
+        let rates = Rates::between(&reading(0, [1; 6]), &reading(2, busy));
+        let rows = rows(&rates, &subject, &Shape::default());
+        rows.into_iter().map(|row| (row.job, row.comm[16..].to_owned(), row.rank)).collect()
+    };
+    let calm = of([2; 6]);
+    let named: Vec<(&str, &str, &str)> =
+        calm.iter().map(|(job, comm, rank)| (job.as_str(), comm.as_str(), rank.as_str())).collect();
+    let expected = [
+        ("job-a", "04", "2/4"),
+        ("job-a", "09", "0/2"),
+        ("job-a", "09", "1/2"),
+        ("job-b", "05", "0/4"),
+        ("job-b", "07", "0/2"),
+        ("job-b", "07", "1/2"),
+    ];
+    assert_eq!(named, expected);
+    for busy in [[9, 2, 3, 4, 5, 6], [1, 7, 1, 7, 1, 7]] {
+        assert_eq!(of(busy), calm, "rows do not move with their rates");
+    }
+}
+
+/// Every digit that is on a wide screen is on a narrow one, or its whole column is not.
+#[test]
+fn columns_are_left_out_and_digits_never_cut() {
+    let mut state = state();
+    let values = |width: u16| -> Vec<String> {
+        let lines = screen(&state, width, 24);
+        lines[3..7].iter().flat_map(|line| line.split_whitespace()).map(str::to_owned).collect()
+    };
+    let wide = values(200);
+    for width in [60, 80, 120] {
+        let narrow = values(width);
+        for word in narrow.iter().filter(|word| word.contains(|c: char| c.is_ascii_digit())) {
+            // A hash is shown by its beginning.
+            assert!(
+                wide.iter().any(|whole| whole == word || whole.starts_with(&format!("0x{word}"))),
+                "{word}"
+            );
+        }
+        assert!(narrow.contains(&"1/4".to_owned()) && narrow.contains(&"receivers".to_owned()), "{width}");
+    }
+    for width in [60, 80] {
+        let text = screen(&state, width, 24).join("\n");
+        assert!(text.contains("41.0 KB") && text.contains("20.5 KB") && !text.contains("NAME"), "{text}");
+        let heading = &screen(&state, width, 24)[0];
+        assert!(heading.contains("4 ranks  lost 0") && !heading.ends_with("los"), "{heading}");
+    }
+    assert!(screen(&state, 200, 24)[2].contains("NAME"));
+    press(&mut state, "\n");
+    assert!(screen(&state, 60, 24).join("\n").contains("41.0 KB"), "on the page, too");
+}
+
+/// 64 ranks of which one is half as busy; another rank is behind.
+#[test]
+fn many_ranks_that_do_the_same_are_one_row() {
+    let reading = |seconds: u64, ops: u64| {
+        let mut tally = Tally::default();
+        for rank in 0..64 {
+            for number in 0..if rank == 9 { ops / 2 } else { ops } {
+                let mut record = Op { seq: number * 2, channel: 0, rank }.record();
+                record.comm.n_ranks = 64;
+                tally.flow(&record, &host(100 + rank.cast_unsigned()));
+            }
+        }
+        Snapshot { at_ns: seconds * SECOND + 1, statistics: tally.snapshot(), gpus: Vec::new() }
+    };
+    let mut state = State::new(Shape { is_grouped: true, ..Shape::default() });
+    for reading in [reading(0, 2), reading(2, 22)] {
+        state.take(reading, &Subject::default());
+    }
+    let named = |state: &State| -> Vec<(String, usize, f64)> {
+        state.rows().iter().map(|row| (row.rank.clone(), row.members.len(), row.ops_per_s)).collect()
+    };
+    assert_eq!(named(&state), [("0-8, 10-63".to_owned(), 63, 10.0), ("9/64".to_owned(), 1, 5.0)]);
+    let text = screen(&state, 80, 24).join("\n");
+    assert!(text.contains("63 procs"), "{text}");
+    press(&mut state, "e");
+    assert_eq!(state.rows().len(), 64);
+    assert!(screen(&state, 80, 24)[1].contains("rows 1-14 of 64"), "{:?}", screen(&state, 80, 24)[1]);
+    press(&mut state, "G");
+    assert!(screen(&state, 80, 24)[1].contains("rows 51-64 of 64"));
+}
+
+#[test]
+fn a_job_that_has_ended_is_said_to_have() {
+    let state = state();
+    let mut subject = subject();
+    subject.processes.get_mut(&100).unwrap().has_exited = true;
+    assert!(!subject.has_ended());
+    subject.processes.values_mut().for_each(|process| process.has_exited = true);
+    assert!(subject.has_ended());
+    let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+    terminal.draw(|frame| draw(frame, &state, &subject)).unwrap();
+    let first: String =
+        terminal.backend().buffer().content()[..80].iter().map(|cell| cell.symbol()).collect();
+    assert!(first.contains("ENDED"), "{first}");
+}
+
 /// Rates of a rank at three refreshes; the highest fills the line's height.
 #[test]
 fn a_row_has_a_history_and_a_page_of_its_own() {
-    let mut state = State::new(View::Ranks, Sort::Comm, String::new());
+    let mut state = State::new(Shape::default());
     for (seconds, ops) in [(0, [1; 4]), (2, [3, 11, 1, 1]), (4, [5, 51, 1, 1]), (6, [7, 55, 1, 1])] {
         let statistics = job(ops);
         state.take(Snapshot { at_ns: seconds * SECOND + 1, statistics, gpus: Vec::new() }, &subject());
@@ -217,13 +339,13 @@ fn a_row_has_a_history_and_a_page_of_its_own() {
     assert_eq!(rates, [5.0, 20.0, 2.0]);
     let lines = screen(&state, 80, 24);
     // A quarter of 8 is 2.
-    let line = lines.iter().find(|line| line.contains("most 20")).unwrap();
+    let line = lines.iter().find(|line| line.contains("peak 20")).unwrap();
     assert!(line.contains("▂█"), "{lines:?}");
     assert!(!press(&mut state, "\n"));
     let page = screen(&state, 80, 24).join("\n");
     assert!(page.contains("rank 1/4") && page.contains("process 101 (train.py) on node-1"), "{page}");
     assert!(page.contains("NCCL 2.27.5") && page.contains("RECV 0") && page.contains("network"), "{page}");
-    assert!(page.contains("most 20") && page.contains("most 81.9 KB"), "{page}");
+    assert!(page.contains("peak 20") && page.contains("peak 81.9 KB"), "{page}");
     press(&mut state, "j");
     assert!(screen(&state, 80, 24)[0].contains("rank 2/4"));
     for (width, height) in [(80, 10), (20, 5), (10, 2), (1, 1), (250, 60)] {
