@@ -45,9 +45,60 @@ def jsonize(path):
     return nodes
 
 
+# What ASTRA-sim's workload layer (518bd51, March 2026) runs; any other type ends the simulation.
+RUNS = {TYPES[name] for name in ("ALL_REDUCE", "ALL_GATHER", "BROADCAST", "ALL_TO_ALL", "REDUCE_SCATTER")}
+# Beyond the numbers of communicators: messages that collectives are made of.
+COLLECTIVE_TAGS = 1 << 24
+
+
 def comm_size(function, size, n_ranks):
     """As ASTRA-sim counts it: what a rank puts in."""
-    return size * n_ranks if function in ("ReduceScatter", "AlltoAll", "Scatter") else size
+    return size * n_ranks if function in ("ReduceScatter", "AlltoAll") else size
+
+
+def edges(function, own, n_ranks, root):
+    """Sends and receives of a rank in a collective that no simulator runs: kind, peer."""
+    others = [r for r in range(n_ranks) if r != root]
+    if function == "Gather":
+        return [("COMM_RECV_NODE", r) for r in others] if own == root else [("COMM_SEND_NODE", root)]
+    if function == "Scatter":
+        return [("COMM_SEND_NODE", r) for r in others] if own == root else [("COMM_RECV_NODE", root)]
+    chain = [(root + 1 + at) % n_ranks for at in range(n_ranks)]
+    at = chain.index(own)
+    before = [("COMM_RECV_NODE", chain[at - 1])] if at > 0 else []
+    return before + ([("COMM_SEND_NODE", chain[at + 1])] if at + 1 < n_ranks else [])
+
+
+def feed(rank, node, groups):
+    """What ASTRA-sim's feeder and workload layer ask of a node: without it they throw, or a network layer asserts."""
+    kind = node["type"]
+    if kind not in ("METADATA_NODE", "COMP_NODE", "COMM_COLL_NODE", "COMM_SEND_NODE", "COMM_RECV_NODE"):
+        fail(f"rank {rank}: a node of type {kind}")
+    if not kind.startswith("COMM_"):
+        return
+    same("is_cpu_op of a node of communication", node["is_cpu_op"], False)
+    if not isinstance(node.get("comm_size"), int):
+        fail(f"rank {rank}: {kind} {node['id']} has no comm_size")
+    # `std::stoi` takes it.
+    if rank not in groups.get(str(int(node["pg_name"])), []):
+        fail(f"rank {rank} is not in the group {node['pg_name']} of its node")
+    if kind == "COMM_COLL_NODE":
+        if node["comm_type"] not in RUNS:
+            fail(f"rank {rank}: comm_type {node['comm_type']} of {node['name']} ends the simulation")
+        return
+    own, peer = ("comm_src", "comm_dst") if kind == "COMM_SEND_NODE" else ("comm_dst", "comm_src")
+    same("the rank that issues it", node[own], rank)
+    if node[peer] == rank or not 0 <= node["comm_tag"] < 1 << 31:
+        fail(f"rank {rank}: {kind} with rank {node[peer]}, tag {node['comm_tag']}")
+
+
+def kind_of(rank, node):
+    """The type of a node; one whose size is not known is passed over, but says what it would be."""
+    if node["type"] != "METADATA_NODE":
+        return node["type"]
+    if "comm_type" in node:
+        return "COMM_COLL_NODE"
+    return "COMM_SEND_NODE" if node["comm_src"] == rank else "COMM_RECV_NODE"
 
 
 def wanted_of_ops(lines):
@@ -57,6 +108,12 @@ def wanted_of_ops(lines):
         kind = "COMM_" + (o["pattern"] if is_p2p(o) else "COLL") + "_NODE"
         function = {"SEND": "Send", "RECV": "Recv"}.get(o["pattern"], o["coll"])
         peer = o["root"] if is_p2p(o) else None
+        if peer == o["rank"]:
+            continue
+        if function in ("Reduce", "Gather", "Scatter"):
+            for part, other in edges(function, o["rank"], o["nRanks"], o["root"]):
+                want[o["rank"], o["communicator"], part, function, other, o["seq"]] = (None, o["nRanks"])
+            continue
         key = (o["rank"], o["communicator"], kind, function, peer, o["seq"])
         size = o.get("bytes") if is_p2p(o) else None
         if size is None and function == "AllReduce" and o["count"] is not None:
@@ -69,7 +126,13 @@ def wanted_of_calls(lines):
     want = defaultdict(list)
     for c in lines.calls:
         if c.get("nRanks") and c["nRanks"] > 1 and c["function"] in [*NAMES.values(), "Send", "Recv"]:
-            want[c["rank"], c["communicator"], c["function"], c["peer"], c["stream"], c["launched"]].append((c["bytes"], c["nRanks"]))
+            if c["peer"] == c["rank"] and c["function"] in ("Send", "Recv"):
+                continue
+            peers = [c["peer"]]
+            if c["function"] in ("Reduce", "Gather", "Scatter"):
+                peers = [peer for _, peer in edges(c["function"], c["rank"], c["nRanks"], c["root"])]
+            for peer in peers:
+                want[c["rank"], c["communicator"], c["function"], peer, c["stream"], c["launched"]].append((c["bytes"], c["nRanks"]))
     return want
 
 
@@ -136,11 +199,12 @@ def main():
     lines = Lines(arguments.lines)
     groups = json.loads((arguments.folder / "ncclflow.groups.json").read_text())
     ranks = {int(re.fullmatch(r"ncclflow\.(\d+)\.et", p.name)[1]): jsonize(p) for p in arguments.folder.glob("*.et")}
-    nodes = [(r, n) for r, of in ranks.items() for n in of if n["type"] != "METADATA_NODE"]
+    nodes = [(r, n) for r, of in ranks.items() for n in of if n["type"] != "METADATA_NODE" or "comm_hash" in n]
     for r, of in ranks.items():
         same(f"numbers of rank {r}", [n["id"] for n in of], list(range(1, len(of) + 1)))
         for n in of:
             same("is_cpu_op", n["is_cpu_op"], False)
+            feed(r, n, groups)
     # In one job of one communicator of all ranks, a rank is the job's.
     have_ops, have_calls = {}, defaultdict(list)
     by_group = {}
@@ -148,18 +212,20 @@ def main():
         group = groups[n["pg_name"]]
         same("group of a communicator", by_group.setdefault(n["comm_hash"], n["pg_name"]), n["pg_name"])
         own, peer = group.index(r), None
-        if n["type"] == "COMM_COLL_NODE":
+        kind = kind_of(r, n)
+        if kind == "COMM_COLL_NODE":
             same("function", NAMES[n["comm_type"]], n["name"])
         else:
-            is_send = n["type"] == "COMM_SEND_NODE"
+            is_send = kind == "COMM_SEND_NODE"
             same("rank", n["comm_src" if is_send else "comm_dst"], r)
             peer = group.index(n["comm_dst" if is_send else "comm_src"])
-            same("tag", n["comm_tag"], int(n["pg_name"]))
+            of_program = n["name"] in ("Send", "Recv")
+            same("tag", n["comm_tag"], int(n["pg_name"]) + (0 if of_program else COLLECTIVE_TAGS))
         if lines.calls:
             stream = hex(n["stream"])
             have_calls[own, n["comm_hash"], n["name"], peer, stream, n.get("launched")].append((n.get("comm_size"), len(group)))
         else:
-            have_ops[own, n["comm_hash"], n["type"], n["name"], peer, n["seq"]] = (n.get("comm_size"), len(group))
+            have_ops[own, n["comm_hash"], kind, n["name"], peer, n["seq"]] = (n.get("comm_size"), len(group))
         if arguments.bytes is not None:
             same("comm_size", n.get("comm_size"), comm_size(n["name"], arguments.bytes, len(group)))
     if lines.calls:

@@ -144,8 +144,8 @@ fn a_part_of_a_recording_that_goes_on() {
         tries += 1;
         let options = "--json -f jsonl --last 1s --rank 0";
         let summary = export(&world, &format!("part{tries}"), options).ok().json();
-        assert_eq!(summary["sources"][0]["is_cut"], true);
-        ["ops", "left_out"].iter().all(|rows| number(&summary["rows"][rows]) > 10)
+        assert_eq!(summary["sources"][0]["isCut"], true);
+        ["ops", "leftOut"].iter().all(|rows| number(&summary["rows"][rows]) > 10)
     });
     recorder.signal(Signal::KILL).unwrap();
     recorder.finish().unwrap();
@@ -156,7 +156,7 @@ fn a_part_of_a_recording_that_goes_on() {
         "{flows:?}"
     );
     let whole = export(&world, "whole", "-f jsonl").ok();
-    assert!(whole.stdout.contains("the recording has no end"), "{whole:?}");
+    assert!(whole.stdout.contains("the recording is incomplete"), "{whole:?}");
     // The same rows as in the whole.
     let whole = exported::files_below(&world.path("whole"));
     for name in flows {

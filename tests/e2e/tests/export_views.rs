@@ -55,6 +55,22 @@ fn steps_are_drawn_simulated_and_told_as_inspector_tells_them() {
     assert!(of(&told, "steps") > 1000 && of(&told, "timed") > 100, "{told}");
 }
 
+/// What ASTRA-sim does not run is written as what it is made of, and what a rank sends to itself has no node.
+#[test]
+fn what_no_simulator_runs_is_sends_and_receives() {
+    if !can_read() {
+        return;
+    }
+    let workload = "--ranks 4 --mode processes --ops reduce,alltoall --bytes 4096 --iters 5";
+    for level in ["--level flow", "--level api"] {
+        let Some(run) = TracedRun::new(level, NCCL, Plugin::No, workload) else { return };
+        let simulated = compare(&run, "chakra", "chakra_traces.py", &[]);
+        // A reduce of four ranks has three messages; a rank sends to three others.
+        assert_eq!(of(&simulated, "COMM_SEND_NODE"), 5 * (3 + 4 * 3), "{simulated}");
+        assert_eq!(of(&simulated, "COMM_COLL_NODE"), 0, "{simulated}");
+    }
+}
+
 /// NVIDIA's own reader of Inspector's records, where it is to be had, has the numbers of `ncclflow summary`.
 #[test]
 fn nvidias_exporter_tells_of_our_records_what_summary_says() {

@@ -90,15 +90,25 @@ impl Choice {
         Ok(self)
     }
 
+    /// Tells whether processes of all numbers, users and jobs are chosen.
+    pub(super) fn chooses_no_process(&self) -> bool {
+        self.pids.is_empty() && self.users.is_empty() && self.jobs.is_empty()
+    }
+
     /// Makes the choice for one source. `span` has the wall times of the earliest and the latest record of
-    /// all sources.
-    pub(super) fn of_source(&self, source: &Source, span: (u64, u64)) -> Result<SourceChoice> {
+    /// all sources; `job` returns the job of a process that nobody named.
+    pub(super) fn of_source(
+        &self,
+        source: &Source,
+        span: (u64, u64),
+        job: &dyn Fn(u32) -> Option<String>,
+    ) -> Result<SourceChoice> {
         let own = |moment: Moment| moment.wall_ns(span).saturating_sub(source.offset_ns());
         let from_ns = self.from.map_or(0, own);
         let until_ns = self.to.map_or(u64::MAX, own);
         let first_ns = source.span_ns.map_or(0, |(first, _)| first);
         let read_from_ns = if self.exact { 0 } else { from_ns.saturating_sub(LEAD_NS) };
-        let pids = self.processes(source)?;
+        let pids = self.processes(source, job)?;
         Ok(SourceChoice {
             from_ns,
             until_ns,
@@ -112,13 +122,16 @@ impl Choice {
     }
 
     /// Returns the processes that are asked for by number, user or job.
-    fn processes(&self, source: &Source) -> Result<Option<Vec<u32>>> {
+    fn processes(&self, source: &Source, job: &dyn Fn(u32) -> Option<String>) -> Result<Option<Vec<u32>>> {
         let mut pids = (!self.pids.is_empty()).then(|| self.pids.clone());
-        let users: Says = |target| {
+        let users: Says<'_> = &|target| {
             let whose = target.whose.as_ref();
             whose.map_or_else(Vec::new, |whose| vec![whose.user.clone(), whose.uid.to_string()])
         };
-        let jobs: Says = |target| target.job.as_ref().and_then(|job| job.name.clone()).into_iter().collect();
+        let jobs: Says<'_> = &|target| {
+            let named = target.job.as_ref().and_then(|job| job.name.clone());
+            named.into_iter().chain(job(target.pid)).collect()
+        };
         for (option, asked, says) in [("--user", &self.users, users), ("--job", &self.jobs, jobs)] {
             if asked.is_empty() {
                 continue;
@@ -142,7 +155,7 @@ impl Choice {
 }
 
 /// Values that a report has of a process, such as its user's names.
-type Says = fn(&TargetReport) -> Vec<String>;
+type Says<'s> = &'s dyn Fn(&TargetReport) -> Vec<String>;
 
 impl SourceChoice {
     /// Tells whether a row of this rank and time is asked for; calls that belong to no communicator have no
@@ -210,7 +223,7 @@ mod tests {
     }
 
     fn chosen(choice: Choice) -> Result<SourceChoice> {
-        choice.checked()?.of_source(&source(), (20_000_001_000, 90_000_001_000))
+        choice.checked()?.of_source(&source(), (20_000_001_000, 90_000_001_000), &|_| None)
     }
 
     fn key(hash: u64, rank: i32) -> RankKey {

@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashSet,
+    ops::AddAssign,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -23,6 +24,7 @@ use recording::sinks::Sink;
 
 /// Numbers of rows that went to the view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct RowCounts {
     /// Number of ops, each on a channel.
     pub ops: u64,
@@ -36,6 +38,18 @@ pub struct RowCounts {
     pub numbered_locally: u64,
     /// Number of ops and calls that came with the blocks that were read, and are not asked for.
     pub left_out: u64,
+}
+
+impl AddAssign for RowCounts {
+    fn add_assign(&mut self, more: Self) {
+        let Self { ops, messages, planned_messages, calls, numbered_locally, left_out } = more;
+        self.ops += ops;
+        self.messages += messages;
+        self.planned_messages += planned_messages;
+        self.calls += calls;
+        self.numbered_locally += numbered_locally;
+        self.left_out += left_out;
+    }
 }
 
 /// View, ranks and counts, which go from source to source.

@@ -18,6 +18,7 @@ mod flight_recorder;
 mod inspector;
 mod job;
 mod job_ranks;
+mod jobs;
 mod json_lines;
 mod megatrace;
 mod moment;
@@ -26,6 +27,7 @@ mod perfetto;
 mod ranks;
 mod run;
 mod source;
+mod torch_traces;
 mod view;
 mod who;
 
@@ -81,6 +83,11 @@ impl Format {
     /// Tells whether the format makes a folder of its own, which can have a summary.
     fn is_folder(self) -> bool {
         !matches!(self, Self::Perfetto | Self::FlightRecorder)
+    }
+
+    /// Tells whether the names of its files, or what is in them, are ranks of one job.
+    fn is_by_job(self) -> bool {
+        matches!(self, Self::Megatrace | Self::Chakra)
     }
 
     /// Opens a view that writes to the new folder `path`, or to new files whose names begin so.

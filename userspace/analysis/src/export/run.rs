@@ -16,10 +16,12 @@ use super::{
     Format,
     choice::{Choice, SourceChoice},
     chosen_rows::{ChosenRows, Exporting, RowCounts},
+    jobs::{self, Jobs},
     ranks::TwiceReport,
     source::{Source, sources},
     view::{View, ViewOptions},
 };
+use flow::text::joined;
 use recording::{
     format::{Damage, Selection},
     rows::{Read, ReadPart},
@@ -40,6 +42,7 @@ pub struct ExportOptions {
 
 /// Result of an export.
 #[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Exported {
     pub rows: RowCounts,
     pub sources: Vec<SourceReport>,
@@ -53,6 +56,7 @@ pub struct Exported {
 
 /// Part of a source that was read.
 #[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct SourceReport {
     pub path: PathBuf,
     pub host: String,
@@ -119,6 +123,51 @@ pub fn export(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) 
 }
 
 fn make_files(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Exported> {
+    let ExportOptions { inputs, output, format, choice, .. } = &options;
+    if format.is_by_job() && choice.chooses_no_process() {
+        let jobs = Jobs::of(&sources(inputs)?).apart();
+        if !jobs.is_empty() {
+            // The folder of all, which must be new.
+            drop(OutputDir::create(output)?);
+            return make_folders(&options, jobs, progress);
+        }
+    }
+    make_one(options, progress)
+}
+
+/// Makes a folder of files for each job, as their ranks have the same numbers.
+fn make_folders(
+    options: &ExportOptions,
+    jobs: Vec<String>,
+    progress: &mut dyn FnMut(ExportProgress),
+) -> Result<Exported> {
+    let mut all: Option<Exported> = None;
+    let note = format!("{} jobs have a folder each: {}", jobs.len(), joined(&jobs, ", "));
+    for job in jobs {
+        let ExportOptions { inputs, output, format, view, choice } = options;
+        let choice = Choice { jobs: vec![job.clone()], ..choice.clone() };
+        let output = output.join(jobs::folder(&job));
+        let (inputs, view) = (inputs.clone(), view.clone());
+        let one = ExportOptions { inputs, output, format: *format, view, choice };
+        let mut made = make_one(one, progress).with_context(|| format!("of job {job}"))?;
+        for note in &mut made.notes {
+            *note = format!("job {job}: {note}");
+        }
+        match &mut all {
+            None => all = Some(made),
+            Some(all) => {
+                all.rows += made.rows;
+                all.twice.append(&mut made.twice);
+                all.notes.append(&mut made.notes);
+            }
+        }
+    }
+    let mut all = all.context("there is no job")?;
+    all.notes.insert(0, note);
+    Ok(all)
+}
+
+fn make_one(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Exported> {
     let ExportOptions { inputs, output, format, view, choice } = options;
     let is_all = choice.is_all();
     let chosen = Chosen::new(&inputs, choice)?;
@@ -145,9 +194,14 @@ impl Chosen {
         let sources = sources(inputs)?;
         let spans = sources.iter().filter_map(Source::wall_span_ns);
         let span = spans.reduce(|(first, last), (begin, end)| (first.min(begin), last.max(end)));
+        let jobs = Jobs::of(&sources);
         let choices = sources
             .iter()
-            .map(|source| choice.of_source(source, span.unwrap_or_default()))
+            .enumerate()
+            .map(|(at, source)| {
+                let job = |pid| jobs.name(at, pid).map(str::to_owned);
+                choice.of_source(source, span.unwrap_or_default(), &job)
+            })
             .collect::<Result<Vec<_>>>()?;
         Ok(Self { sources, span, choices })
     }

@@ -99,6 +99,11 @@ fn kernels_of_torch_are_nodes_and_nccls_give_their_times() {
     let said = format!("{0} of the {0} kernels of NCCL", made["collectives"]);
     assert!(exported.notes.iter().any(|note| note.contains(&said)), "{:?}", exported.notes);
 
+    // One of another time, as of another run, is no part of the job.
+    let error = with(&path("recorded"), &path("other"), Format::Chakra, &real).unwrap_err();
+    assert!(format!("{error:#}").contains("is of another time"), "{error:#}");
+    assert!(!path("other").exists());
+
     let text = fs::read_to_string(path("made.json")).unwrap();
     fs::write(path("ninth.json"), text.replace("\"rank\": 0", "\"rank\": 9")).unwrap();
     let error = with(&path("recorded"), &path("ninth"), Format::Chakra, &path("ninth.json")).unwrap_err();

@@ -108,6 +108,12 @@ fn perfetto_of_a_part_is_that_of_its_lines() {
     let compared = compare("perfetto_trace.py", &trace, &[lines], &[]);
     // What was measured of this job is in its first seconds.
     assert!(compared["planned"].as_u64().unwrap() > 100, "{compared}");
+    // A name with .gz makes the same, compressed.
+    let packed = world.export(Format::Perfetto, "job.pftrace.gz", Choice { from, ..Choice::default() });
+    let sizes = [&trace, &packed].map(|path| fs::metadata(path).unwrap().len());
+    assert!(sizes[1] * 4 < sizes[0], "{sizes:?}");
+    let again = compare("perfetto_trace.py", &packed, &[world.path("part")], &[]);
+    assert_eq!(again, compared);
 }
 
 /// Each process on a host of its own, whose clock began elsewhere: there is one time.

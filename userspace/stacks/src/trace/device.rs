@@ -37,12 +37,20 @@ impl DeviceWork {
 pub struct DeviceTrace {
     /// The rank of the job that the process says it is.
     pub rank: Option<i32>,
+    /// The number of ranks of the job, as the process says.
+    pub world_size: Option<i32>,
     /// The work, in the order of launches.
     pub work: Vec<DeviceWork>,
     names: Names,
 }
 
 impl DeviceTrace {
+    /// Returns the Unix times of the begin of its first and the end of its last work, in ns.
+    pub fn span_ns(&self) -> (u64, u64) {
+        let first = self.work.iter().map(|work| work.begin_ns).min().unwrap_or_default();
+        (first, self.work.iter().map(|work| work.end_ns).max().unwrap_or_default())
+    }
+
     pub fn name(&self, work: &DeviceWork) -> &str {
         self.names.text(work.name)
     }
@@ -109,7 +117,7 @@ pub fn device_work(trace: &mut TraceFile) -> Result<DeviceTrace> {
     };
     let mut work: Vec<DeviceWork> = kept.iter().map(work).collect();
     work.sort_by_key(|work| (work.launched_ns(), work.begin_ns));
-    Ok(DeviceTrace { rank: about.rank, work, names })
+    Ok(DeviceTrace { rank: about.rank, world_size: about.world_size, work, names })
 }
 
 #[derive(Debug)]

@@ -102,12 +102,15 @@ pub struct About {
     pub base_ns: Option<u64>,
     /// Kineto's `distributedInfo.rank`: the rank of the job.
     pub rank: Option<i32>,
+    /// Kineto's `distributedInfo.world_size`: the number of ranks of the job.
+    pub world_size: Option<i32>,
 }
 
 impl About {
     pub fn take(&mut self, more: Self) {
         self.base_ns = more.base_ns.or(self.base_ns);
         self.rank = more.rank.or(self.rank);
+        self.world_size = more.world_size.or(self.world_size);
     }
 }
 

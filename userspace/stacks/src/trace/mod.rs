@@ -23,6 +23,7 @@ mod window;
 
 pub use collect::{Found, Query, stacks_of};
 pub use device::{DeviceTrace, DeviceWork, about, device_work, unix_offset};
+pub use event::About;
 pub use file::{Progress, TraceFile};
 pub use functions::{Functions, Match, find_functions};
 pub use names::Pattern;

@@ -17,6 +17,7 @@ use super::{
     messages::{Attribute, AttributeValue, Node, NodeType},
     micros,
 };
+use crate::export::torch_traces::TorchTrace;
 use stacks::trace::{DeviceTrace, DeviceWork, TraceFile, device_work};
 
 /// Longest time between NCCL's launch and our record of it. A hit takes some µs; a thread that loses its
@@ -91,10 +92,9 @@ pub(super) fn read(paths: &[PathBuf]) -> Result<BTreeMap<i32, Compute>> {
                 path.display()
             );
         };
-        if let Some(other) = all.get(&rank) {
+        if let Some(other) = all.insert(rank, Compute::new(path.clone(), trace)) {
             bail!("`{}` and `{}` are both of rank {rank}", other.path.display(), path.display());
         }
-        all.insert(rank, Compute::new(path.clone(), trace));
     }
     Ok(all)
 }
@@ -121,6 +121,12 @@ impl Compute {
         let (streams, computed, communicated, told) = Default::default();
         let found = vec![None; nccl.len()];
         Self { path, trace, nccl, found, next: 0, streams, computed, communicated, told, nodes: 0 }
+    }
+
+    /// Returns what the trace says of itself.
+    pub(super) fn facts(&self) -> TorchTrace<'_> {
+        let DeviceTrace { rank, world_size, .. } = self.trace;
+        TorchTrace { path: &self.path, rank, world_size, span_ns: self.trace.span_ns() }
     }
 
     /// Returns the number of NCCL's kernels in the trace, and of those that have a node.

@@ -47,18 +47,6 @@ pub(super) enum NodeType {
     Collective = 7,
 }
 
-/// Numbers of `CollectiveCommType`, by NCCL's names.
-pub(super) const COLLECTIVES: [(&str, i64); 8] = [
-    ("AllReduce", 0),
-    ("Reduce", 1),
-    ("AllGather", 2),
-    ("Gather", 3),
-    ("Scatter", 4),
-    ("Broadcast", 5),
-    ("AlltoAll", 6),
-    ("ReduceScatter", 7),
-];
-
 /// `AttributeProto`, with the types of value that we write.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Attribute {

@@ -7,15 +7,18 @@
 //! torch's profiler say what ran (`compute`). `order` says which node waits for which.
 
 mod compute;
+mod group;
 mod job_rank_trace;
 mod launch_order;
 mod messages;
 mod order;
+mod parts;
 mod trace_file;
 
 use flow::{
     schema::{ApiCall, Op, RankKey},
     session::{LibraryReport, ProbeStrategy, SessionReport},
+    text::joined,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,30 +31,24 @@ use serde_json::{Value, json};
 
 use self::{
     compute::Compute,
+    group::{Group, attributes},
     job_rank_trace::{JobRankTrace, Lane},
     launch_order::LaunchOrder,
-    messages::{Attribute, AttributeValue, COLLECTIVES, Node, NodeType},
+    messages::{Attribute, AttributeValue, Node, NodeType},
     order::{Chain, Told},
+    parts::{BROADCAST, NoPart, Part, comm_size, parts},
 };
 use super::{
     job::Job,
     run::{Exported, write_json},
     source::Source,
+    torch_traces::{TorchTrace, strangers},
     view::{Row, View, Wanted, counted},
 };
 use recording::sinks::OutputDir;
 
 /// Most nodes, and ends of chains, that are kept of all ranks.
 const MAX_KEPT: usize = 1 << 21;
-
-/// A communicator.
-#[derive(Clone, Debug)]
-struct Group {
-    /// Number, written as `pg_name`. 0 would be all ranks of the job.
-    number: i32,
-    /// Ranks in the job, in the order of the communicator's ranks.
-    ranks: Vec<i32>,
-}
 
 /// A call or an op, from which a node is made.
 #[derive(Clone, Debug)]
@@ -78,6 +75,11 @@ struct Totals {
     without_communicator: u64,
     of_one_rank: u64,
     not_in_chakra: u64,
+    to_itself: u64,
+    peer_unknown: u64,
+    /// Collectives that are sends and receives.
+    in_parts: u64,
+    broadcasts_without_time: u64,
     without_size: u64,
     replays: u64,
 }
@@ -151,66 +153,31 @@ impl Chakra {
         Ok(group)
     }
 
-    /// Makes a node for a call or an op, unless there is one.
+    /// Makes the nodes of a call or an op, unless it has them.
     fn take(&mut self, work: &Work) -> Result<()> {
-        let (kind, comm_type) = match work.function.as_str() {
-            "Send" => (NodeType::Send, None),
-            "Recv" => (NodeType::Receive, None),
-            name => {
-                let Some((_, comm_type)) = COLLECTIVES.iter().find(|(known, _)| *known == name) else {
-                    self.totals.not_in_chakra += 1;
-                    return Ok(());
-                };
-                (NodeType::Collective, Some(*comm_type))
-            }
-        };
         if work.n_ranks <= 1 {
             self.totals.of_one_rank += 1;
             return Ok(());
         }
+        let parts = match parts(work) {
+            Ok(parts) => parts,
+            Err(why) => {
+                let count = match why {
+                    NoPart::NotInChakra => &mut self.totals.not_in_chakra,
+                    NoPart::ToItself => &mut self.totals.to_itself,
+                    NoPart::PeerUnknown => &mut self.totals.peer_unknown,
+                };
+                *count += 1;
+                return Ok(());
+            }
+        };
         self.bound()?;
         let group = self.group(work.key, work.n_ranks)?;
-        let of_job = |rank: i32| usize::try_from(rank).ok().and_then(|rank| group.ranks.get(rank)).copied();
-        let (Some(own), peer) = (of_job(work.key.rank), work.peer.map(of_job)) else {
+        let Some(own) = group.rank(work.key.rank) else {
             bail!("rank {} is not in its communicator, which has {}", work.key.rank, work.n_ranks);
         };
-        let chain = match (kind, work.peer) {
-            (NodeType::Send, Some(peer)) => Chain::Sends(group.number, peer),
-            (NodeType::Receive, Some(peer)) => Chain::Receives(group.number, peer),
-            _ => Chain::Collectives(group.number),
-        };
-        let text = |text: String| AttributeValue::Text(text);
-        let mut attributes = vec![Attribute::new("is_cpu_op", AttributeValue::Flag(false))];
-        let mut put = |name: &str, value| attributes.push(Attribute::new(name, value));
-        if let Some(comm_type) = comm_type {
-            put("comm_type", AttributeValue::Int64(comm_type));
-        }
-        match comm_size(work) {
-            Some(size) => put("comm_size", AttributeValue::Int64(i64::try_from(size).unwrap_or(i64::MAX))),
-            None => self.totals.without_size += 1,
-        }
-        put("pg_name", text(group.number.to_string()));
-        if kind != NodeType::Collective {
-            let Some(Some(peer)) = peer else {
-                bail!("the peer of a {} of rank {} is not in its communicator", work.function, work.key.rank);
-            };
-            let (src, dst) = if kind == NodeType::Send { (own, peer) } else { (peer, own) };
-            put("comm_src", AttributeValue::Int32(src));
-            put("comm_dst", AttributeValue::Int32(dst));
-            put("comm_tag", AttributeValue::Int32(group.number));
-        } else if let Some(root) = work.root.and_then(of_job) {
-            put("root", AttributeValue::Int32(root));
-        }
-        put("comm_hash", text(format!("0x{:016x}", work.key.hash.unwrap_or_default())));
-        if let Some(seq) = work.seq {
-            put("seq", AttributeValue::Uint64(seq));
-        }
-        if let Some(launched) = work.launched {
-            put("launched", AttributeValue::Uint64(launched));
-        }
-        if let Some(Lane::Stream(stream, _)) = work.lane {
-            put("stream", AttributeValue::Uint64(stream));
-        }
+        let size = comm_size(work);
+        let shared = attributes(work, &group, size);
         let owner = (self.host.clone(), work.key.pid);
         let lane = work.lane.unwrap_or(Lane::Communicator(group.number));
         let launched = work.launched.map(|launched| (group.number, launched));
@@ -232,29 +199,37 @@ impl Chakra {
             _ => (Vec::new(), None),
         };
         let duration_ns = kernel.as_ref().map(compute::Kernel::duration_ns);
-        if let Some(ns) = duration_ns {
-            attributes.push(Attribute::new("duration_ns", AttributeValue::Uint64(ns)));
-        }
-        let (id, joins) = trace.add(lane, told, chain, start_time_micros, |id, mut data_deps| {
-            data_deps
-                .extend(on_stream.iter().filter(|of| !data_deps.contains(of)).copied().collect::<Vec<_>>());
-            let ctrl_deps = ended.filter(|of| !data_deps.contains(of)).into_iter().collect();
-            Node {
-                id,
-                name: work.function.to_string(),
-                kind: kind.into(),
-                ctrl_deps,
-                data_deps,
-                start_time_micros,
-                duration_micros: duration_ns.map_or(0, micros),
-                attributes,
+        let duration_micros = duration_ns.map_or(0, micros);
+        for part in &parts {
+            let mut attributes = shared.clone();
+            attributes.extend(group.attributes(*part, own, parts.len() > 1 || work.peer.is_none())?);
+            if let Some(ns) = duration_ns {
+                attributes.push(Attribute::new("duration_ns", AttributeValue::Uint64(ns)));
             }
-        })?;
-        if let (Some(compute), Some(kernel)) = (compute, &kernel) {
-            compute.communicated(id, kernel);
+            // ASTRA-sim ends at a node of communication without its size.
+            let kind = if size.is_some() { part.kind() } else { NodeType::Metadata };
+            let chain = match (part, work.peer) {
+                (Part::SendTo(peer), Some(_)) => Chain::Sends(group.number, *peer),
+                (Part::ReceiveFrom(peer), Some(_)) => Chain::Receives(group.number, *peer),
+                _ => Chain::Collectives(group.number),
+            };
+            let (id, joins) = trace.add(lane, told, chain, start_time_micros, |id, mut data_deps| {
+                let more = on_stream.iter().filter(|of| !data_deps.contains(of)).copied().collect::<Vec<_>>();
+                data_deps.extend(more);
+                let ctrl_deps = ended.filter(|of| !data_deps.contains(of)).into_iter().collect();
+                let (name, kind) = (work.function.to_string(), kind.into());
+                Node { id, name, kind, ctrl_deps, data_deps, start_time_micros, duration_micros, attributes }
+            })?;
+            if let (Some(compute), Some(kernel)) = (&mut compute, &kernel) {
+                compute.communicated(id, kernel);
+            }
+            self.totals.joins += joins;
+            self.totals.nodes += 1;
+            self.totals.without_size += u64::from(size.is_none());
+            self.totals.broadcasts_without_time +=
+                u64::from(*part == Part::Collective(BROADCAST) && duration_ns.is_none());
         }
-        self.totals.joins += joins;
-        self.totals.nodes += 1;
+        self.totals.in_parts += u64::from(work.peer.is_none() && !matches!(*parts, [Part::Collective(_)]));
         Ok(())
     }
 
@@ -336,8 +311,8 @@ impl Chakra {
     }
 
     fn notes(&self) -> Vec<String> {
-        let Totals { nodes, joins, without_communicator, of_one_rank, not_in_chakra, without_size, replays } =
-            self.totals;
+        let Totals { nodes, joins, .. } = self.totals;
+        let totals = &self.totals;
         let mut notes = vec![format!(
             "{nodes} nodes of {} ranks, {joins} of them only join the ends of others, {} groups",
             self.ranks.len(),
@@ -354,19 +329,35 @@ impl Chakra {
             ));
         }
         notes.extend(counted([
-            (without_communicator, "calls have no known communicator, and no node"),
-            (of_one_rank, "calls or ops are of communicators of one rank, and have no node"),
+            (totals.without_communicator, "calls have no known communicator, and no node"),
+            (totals.of_one_rank, "calls or ops are of communicators of one rank, and have no node"),
             (
-                not_in_chakra,
+                totals.not_in_chakra,
                 "calls are of functions that Chakra does not know (one-sided ones), and have no node",
+            ),
+            (
+                totals.to_itself,
+                "sends and receives of a rank to itself have no node: no network carries them, and ASTRA-sim's refuse them",
+            ),
+            (totals.peer_unknown, "calls or ops have no node: nothing says which rank is the other one"),
+            (
+                totals.in_parts,
+                "reduces, gathers and scatters are sends and receives: ASTRA-sim does not run them (a reduce goes along the ring, without NCCL's pipeline)",
+            ),
+            (
+                totals.broadcasts_without_time,
+                "broadcasts have no duration, and take ASTRA-sim 1 ns: it only waits for the time that they took, which --kineto has",
             ),
             (
                 self.launches.late,
                 "ops ended so late after others that their nodes are not in the order of launches",
             ),
-            (without_size, "nodes have no comm_size: their bytes are not known"),
             (
-                replays,
+                totals.without_size,
+                "nodes are METADATA_NODE, which a simulator passes over: their bytes are not known",
+            ),
+            (
+                totals.replays,
                 "ops on a channel are replays of CUDA graphs, which no call stands for: they have no node",
             ),
         ]));
@@ -392,18 +383,13 @@ fn micros(ns: u64) -> u64 {
     ((ns + 500) / 1000).max(1)
 }
 
-/// Returns the bytes that a rank puts in, as ASTRA-sim counts them (`system/collective/Ring.cc`): all ranks'
-/// parts for a reduce-scatter and an all-to-all.
-fn comm_size(work: &Work) -> Option<u64> {
-    let n_ranks = u64::try_from(work.n_ranks).ok()?;
-    match work.function.as_str() {
-        "ReduceScatter" | "AlltoAll" | "Scatter" => work.bytes?.checked_mul(n_ranks),
-        _ => work.bytes,
-    }
-}
-
 impl View for Chakra {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
+        let traces: Vec<TorchTrace<'_>> = self.compute.values().map(Compute::facts).collect();
+        let strangers = strangers(&traces, sources)?;
+        if !strangers.is_empty() {
+            bail!("{}", joined(strangers, "; "));
+        }
         self.job = Job::of(sources)?;
         Ok(())
     }
@@ -436,8 +422,10 @@ impl View for Chakra {
         if self.totals.nodes == 0 && exported.rows.ops + exported.rows.calls > 0 {
             bail!(
                 "nothing of what is asked for has a node in Chakra: {} calls or ops are of communicators \
-                 of one rank, {} have no known communicator, {} are of functions that Chakra does not know",
+                 of one rank, {} of a rank with itself, {} have no known communicator, {} are of functions that \
+                 Chakra does not know",
                 self.totals.of_one_rank,
+                self.totals.to_itself,
                 self.totals.without_communicator,
                 self.totals.not_in_chakra
             );

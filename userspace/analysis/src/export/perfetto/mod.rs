@@ -18,12 +18,14 @@ mod trace_file;
 mod tracks;
 
 use std::{
+    collections::BTreeSet,
     io,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result};
-use flow::schema::{MessageRow, MessageSums, Op};
+use flow::schema::{MessageRow, MessageSums, Op, RankKey};
+use foldhash::HashMap;
 use nccl_library::nccl::Direction;
 
 use self::{
@@ -41,6 +43,13 @@ use super::{
     who::Who,
 };
 
+/// Most planned ops of a rank that are known to be drawn: the rows of an op's channels do not always come in
+/// succession.
+const MAX_DRAWN: usize = 1024;
+
+/// Bytes from which a file loads slowly.
+const LARGE: u64 = 50_000_000;
+
 /// Context of errors.
 const WRITING: &str = "writing the trace";
 
@@ -53,6 +62,8 @@ struct Totals {
     states: u64,
     /// Number of messages of which the begin or the end was not seen.
     not_measured: u64,
+    /// Number of planned ops on a further channel of an op that is drawn.
+    further_channels: u64,
     /// Number of events without a slice: too many at once on one track.
     without_slice: u64,
     /// Number of messages of sends and receives between ranks, which have no arrows.
@@ -70,6 +81,10 @@ pub(super) struct Perfetto {
     /// The last op, whose messages come.
     op: Option<PendingOp>,
     totals: Totals,
+    /// Traces beside ours that are of another time or job.
+    strangers: Vec<String>,
+    /// Numbers of the latest planned ops that are drawn, by rank.
+    drawn: HashMap<RankKey, BTreeSet<u64>>,
 }
 
 impl Perfetto {
@@ -82,6 +97,8 @@ impl Perfetto {
             offset_ns: 0,
             op: None,
             totals: Totals::default(),
+            strangers: Vec::new(),
+            drawn: HashMap::default(),
         })
     }
 
@@ -142,6 +159,10 @@ impl Perfetto {
     /// Writes the last op, which is complete.
     fn finish_op(&mut self) -> io::Result<()> {
         let Some(pending) = self.op.take() else { return Ok(()) };
+        if pending.span().is_none() && !self.is_drawn(&pending.op) {
+            self.totals.further_channels += 1;
+            return Ok(());
+        }
         let rank = pending.rank;
         let row = &pending.op.row;
         let category_iids = self.file.category("op");
@@ -164,6 +185,17 @@ impl Perfetto {
         let at_ns = self.wall(row.ts_ns);
         let track_uuid = self.tracks.channel_track(place, &mut self.file)?;
         self.instant(at_ns, pending.name(), TrackEvent { track_uuid, ..base })
+    }
+
+    /// Tells whether an op that was only planned is drawn: once, on the first of its channels. On the others
+    /// stands the same moment, and nothing else.
+    fn is_drawn(&mut self, op: &Op) -> bool {
+        let drawn = self.drawn.entry(op.rank).or_default();
+        let is_first = drawn.insert(op.row.seq);
+        if drawn.len() > MAX_DRAWN {
+            drawn.pop_first();
+        }
+        is_first
     }
 
     fn message(&mut self, op: &Op, rank: RankId, message: &MessageRow) -> io::Result<()> {
@@ -259,6 +291,7 @@ impl Perfetto {
 
 impl View for Perfetto {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
+        self.strangers = self.file.file.strangers(sources)?;
         let first = sources.iter().filter_map(Source::wall_span_ns).map(|(first, _)| first).min();
         let first = first.unwrap_or_default();
         let is_one_host = sources.windows(2).all(|pair| pair[0].host() == pair[1].host());
@@ -294,7 +327,7 @@ impl View for Perfetto {
         .context(WRITING)
     }
 
-    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
+    fn finish(&mut self, _exported: &Exported) -> Result<Vec<String>> {
         self.finish_op().and_then(|()| self.write_counters()).context(WRITING)?;
         self.file.finish()?;
         let Totals { slices, instants, flows, states, .. } = self.totals;
@@ -308,8 +341,19 @@ impl View for Perfetto {
                     .to_owned(),
             );
         }
-        notes.extend(self.file.file.notes(exported.span_unix_ns));
+        if self.file.bytes > LARGE && !self.file.file.is_packed() {
+            notes.push(
+                "a name that ends with .gz makes a file of about a tenth, which ui.perfetto.dev opens, too; \
+                 --last 1s, --rank and --comm choose a part"
+                    .to_owned(),
+            );
+        }
+        notes.append(&mut self.strangers);
         notes.extend(counted([
+            (
+                self.totals.further_channels,
+                "planned operations on further channels are left out: nothing was measured of them, and the first channel has all that was planned (`-f jsonl` has each)",
+            ),
             (
                 self.totals.not_measured,
                 "messages were planned, and their begin or end was not measured (`record --level steps` measures those of the network): they are counted, and have no slice",

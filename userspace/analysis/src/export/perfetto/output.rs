@@ -11,15 +11,24 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use flate2::{Compression, write::GzEncoder};
 use serde_json::{Value, json};
 
 use recording::sinks::NewFile;
-use stacks::trace::{self, TraceFile};
+use stacks::trace::{self, About, TraceFile};
+
+use crate::export::{
+    source::Source,
+    torch_traces::{self, TorchTrace},
+};
 
 /// Name of our own trace in an archive.
 const OWN: &str = "ncclflow.pftrace";
 
 const MANIFEST: &str = "perfetto_manifest.json";
+
+/// Level of compression, as for files of lines: three times as fast as the default.
+const LEVEL: u32 = 3;
 
 /// Bytes of a block of tar.
 const BLOCK: usize = 512;
@@ -34,7 +43,7 @@ const MAX_BYTES: u64 = 16 << 30;
 #[derive(Debug)]
 struct Beside {
     trace: TraceFile,
-    rank: Option<i32>,
+    about: About,
     /// Offset from its times to Unix times, in ns.
     offset_ns: i64,
     /// Unix times of its first and its last slice.
@@ -51,7 +60,15 @@ impl Beside {
         };
         let offset_ns = trace::unix_offset(about.base_ns, first).with_context(context)?;
         let span_ns = (first.saturating_add(offset_ns), last.saturating_add(offset_ns));
-        Ok(Self { trace, rank: about.rank, offset_ns, span_ns })
+        Ok(Self { trace, about, offset_ns, span_ns })
+    }
+
+    /// Returns what the trace says of itself.
+    fn facts(&self) -> TorchTrace<'_> {
+        let About { rank, world_size, .. } = self.about;
+        let (begin, end) = self.span_ns;
+        let unix = |at: i64| u64::try_from(at).unwrap_or_default();
+        TorchTrace { path: self.trace.path(), rank, world_size, span_ns: (unix(begin), unix(end)) }
     }
 
     fn member(at: usize) -> String {
@@ -62,7 +79,7 @@ impl Beside {
     /// hosts, processes have the same numbers, and GPUs are processes to torch.
     fn entry(&self, at: usize) -> Value {
         let file = self.trace.path().file_name().unwrap_or_default().to_string_lossy();
-        let rank = self.rank.map(|rank| format!("rank {rank}, ")).unwrap_or_default();
+        let rank = self.about.rank.map(|rank| format!("rank {rank}, ")).unwrap_or_default();
         json!({
             "path": Self::member(at),
             "machine": { "name": format!("torch: {rank}{file}") },
@@ -74,11 +91,38 @@ impl Beside {
     }
 }
 
+/// A file, as it is or compressed.
+#[derive(Debug)]
+enum Packed {
+    Plain(NewFile),
+    Gzip(GzEncoder<NewFile>),
+}
+
+impl Packed {
+    fn file(&mut self) -> &mut dyn Write {
+        match self {
+            Self::Plain(file) => file,
+            Self::Gzip(file) => file,
+        }
+    }
+
+    /// Completes the file, and gives it its name.
+    fn finish(&mut self) -> Result<()> {
+        match self {
+            Self::Plain(file) => file.finish(),
+            Self::Gzip(file) => {
+                file.try_finish().context("compressing the trace")?;
+                file.get_mut().finish()
+            }
+        }
+    }
+}
+
 /// Output that a trace is written to.
 #[derive(Debug)]
 pub(super) struct TraceOutput {
-    file: NewFile,
-    /// Number of bytes so far.
+    file: Packed,
+    /// Number of bytes so far, unpacked.
     at: u64,
     /// Name and begin of the member that is being written.
     member: Option<(String, u64)>,
@@ -97,7 +141,14 @@ impl TraceOutput {
         } else {
             "-f perfetto --manifest writes one new archive, as job.tar"
         };
-        let mut made = Self { file: NewFile::create(path, hint)?, at: 0, member: None, beside };
+        let file = NewFile::create(path, hint)?;
+        // Headers of an archive are written last, which a compressed file does not allow.
+        let is_packed = beside.is_empty() && path.extension().is_some_and(|extension| extension == "gz");
+        let file = match is_packed {
+            true => Packed::Gzip(GzEncoder::new(file, Compression::new(LEVEL))),
+            false => Packed::Plain(file),
+        };
+        let mut made = Self { file, at: 0, member: None, beside };
         if !made.beside.is_empty() {
             made.begin_member(OWN).context("writing the archive")?;
         }
@@ -120,7 +171,14 @@ impl TraceOutput {
         header.set_cksum();
         let padding = usize::try_from(size.next_multiple_of(BLOCK as u64) - size).unwrap_or(0);
         self.write_all(&[0; BLOCK][..padding])?;
-        self.file.write_at(header.as_bytes(), begin)
+        match &mut self.file {
+            Packed::Plain(file) => file.write_at(header.as_bytes(), begin),
+            Packed::Gzip(_) => Err(io::Error::other("an archive is not compressed")),
+        }
+    }
+
+    pub(super) fn is_packed(&self) -> bool {
+        matches!(self.file, Packed::Gzip(_))
     }
 
     /// Completes the file, with the traces beside ours.
@@ -154,24 +212,13 @@ impl TraceOutput {
         Ok(self.write_all(&[0; 2 * BLOCK])?)
     }
 
-    /// Returns notes on traces beside ours that have nothing of the time of the recordings, which is
-    /// `span_ns` in Unix time.
-    pub(super) fn notes(&self, span_ns: Option<(u64, u64)>) -> Vec<String> {
-        let Some((first, last)) = span_ns else { return Vec::new() };
-        let unix = |at: u64| i64::try_from(at).unwrap_or(i64::MAX);
-        let note = |one: &Beside| {
-            let (begin, end) = one.span_ns;
-            let (ns, what) = if end < unix(first) {
-                (unix(first) - end, "ends so long before the recordings begin")
-            } else if begin > unix(last) {
-                (begin - unix(last), "begins so long after the recordings end")
-            } else {
-                return None;
-            };
-            let (path, seconds) = (one.trace.path().display(), ns / 1_000_000_000);
-            Some(format!("`{path}` is of another time: it {what}: {seconds} s"))
-        };
-        self.beside.iter().filter_map(note).collect()
+    /// Returns notes on traces beside ours that are of another time or job than the recordings.
+    ///
+    /// # Errors
+    /// If two of them are of one rank.
+    pub(super) fn strangers(&self, sources: &[Source]) -> Result<Vec<String>> {
+        let beside: Vec<TorchTrace<'_>> = self.beside.iter().map(Beside::facts).collect();
+        torch_traces::strangers(&beside, sources)
     }
 
     pub(super) fn is_archive(&self) -> bool {
@@ -181,12 +228,12 @@ impl TraceOutput {
 
 impl Write for TraceOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.file.write(bytes)?;
+        let written = self.file.file().write(bytes)?;
         self.at += written as u64;
         Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.file.file().flush()
     }
 }

@@ -185,13 +185,14 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
                     self.0.left.set(MAX_EVENT);
                     // A value of another type counts as missing.
                     let base_ns = map.next_value::<Box<RawValue>>()?.get().parse().ok();
-                    self.0.consumer.about(About { base_ns, rank: None });
+                    self.0.consumer.about(About { base_ns, ..About::default() });
                 }
                 Key::DistributedInfo => {
                     self.0.left.set(MAX_EVENT);
                     let raw = map.next_value::<Box<RawValue>>()?;
-                    let rank = serde_json::from_str(raw.get()).ok().and_then(|of: Distributed| of.rank);
-                    self.0.consumer.about(About { base_ns: None, rank });
+                    let of: Distributed = serde_json::from_str(raw.get()).unwrap_or_default();
+                    let Distributed { rank, world_size } = of;
+                    self.0.consumer.about(About { base_ns: None, rank, world_size });
                 }
                 Key::Other => {
                     self.0.left.set(MAX_OTHER);
@@ -221,9 +222,10 @@ enum Key {
 }
 
 /// `distributedInfo`, as Kineto writes it where torch.distributed is initialised.
-#[derive(serde::Deserialize)]
+#[derive(Default, serde::Deserialize)]
 struct Distributed {
     rank: Option<i32>,
+    world_size: Option<i32>,
 }
 
 struct EventList<'e, 'c> {
