@@ -73,6 +73,7 @@ const NcclReport = (() => {
 
   function duration(ns) {
     if (ns === null || ns === undefined) return "–";
+    if (ns === 0) return "0";
     if (ns < 1e3) return `${Math.round(ns)}\u00a0ns`;
     if (ns < 999.5e3) return `${digits(ns / 1e3)}\u00a0µs`;
     if (ns < 999.5e6) return `${digits(ns / 1e6)}\u00a0ms`;
@@ -90,14 +91,14 @@ const NcclReport = (() => {
 
   // Waits, in the order of the data's numbers. The legend and every table have these words.
   const WAIT_WORDS = {
-    gpu_ready: "own GPU had not filled the slot (send)",
-    peer_buffer: "peer had no room yet (send)",
-    gpu_ready_or_peer_buffer: "own GPU, or room at the peer (send)",
+    gpu_ready: "waiting for own GPU to fill the slot (send)",
+    peer_buffer: "waiting for peer's buffer (send)",
+    gpu_ready_or_peer_buffer: "waiting for own GPU or peer's buffer (send)",
     network: "on the network (send)",
-    from_peer: "data from the peer had not come (receive)",
+    from_peer: "waiting for peer's data (receive)",
     flush: "flush to the GPU (receive)",
-    gpu_consume: "own GPU had not taken it (receive)",
-    flush_or_gpu_consume: "flush, or own GPU had not taken it (receive)",
+    gpu_consume: "waiting for own GPU to take it (receive)",
+    flush_or_gpu_consume: "flush, or waiting for own GPU to take it (receive)",
   };
   const waitNames = data.waitNames;
   const waitWords = waitNames.map((wait) => WAIT_WORDS[wait] || wait);

@@ -211,7 +211,7 @@
 
   const DELAYS = {
     waits: { title: "Data and room", value: (delay) => delay.dataNs + delay.slotNs },
-    data: { title: "Data that had not come", value: (delay) => delay.dataNs },
+    data: { title: "Waiting for peer's data", value: (delay) => delay.dataNs },
     room: { title: "Room that the peer had not made", value: (delay) => delay.slotNs },
     network: { title: "Messages in the network", value: (delay) => delay.networkNs },
   };
@@ -245,7 +245,7 @@
         const delay = byCell.get(row * ranks.length + column);
         const head = [el("b", {}, `Rank ${rank} waits for rank ${peer}`), el("div", { class: "soft" }, `${place(comm, rank)}; ${place(comm, peer)}`)];
         if (!delay) return [...head, el("div", {}, "no wait")];
-        return [...head, el("div", {}, `data that had not come: ${duration(delay.dataNs)}`), el("div", {}, `room that was not there: ${duration(delay.slotNs)}`),
+        return [...head, el("div", {}, `waiting for peer's data: ${duration(delay.dataNs)}`), el("div", {}, `waiting for peer's buffer: ${duration(delay.slotNs)}`),
           el("div", {}, `messages to it in the network: ${duration(delay.networkNs)}`)];
       };
       const redraw = matrix(document.getElementById("delay-matrix"), { ranks, groups: hostsOf(comm, ranks), cells, format: duration, tell,

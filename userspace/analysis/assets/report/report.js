@@ -21,6 +21,12 @@
     into("sentence", sentence);
     into("where", ranks.slice(0, 8).map(([comm, rank]) => el("li", {}, `Rank ${rank}: `, name(place(comms[comm], rank)),
       comms[comm].byRank.has(rank) ? `, process ${comms[comm].byRank.get(rank).pid}` : "")));
+    const first = findings[0];
+    const op = first && first.seq !== null && first.comm !== null && NcclReport.opAt ? NcclReport.opAt(first.comm, first.seq) : null;
+    if (op) {
+      add(document.getElementById("where"), [el("li", {}, `${first.seq % 2 ? "Operation" : "Collective"} ${Math.floor(first.seq / 2)}: `, name(op.title),
+        op.code ? [", called at ", el("span", { class: "mono name" }, op.code.line)] : "")]);
+    }
     const others = findings.slice(1);
     into("findings",
       others.length ? [el("h3", {}, `${count(others.length)} more ${others.length === 1 ? "finding" : "findings"}`), table([
@@ -72,12 +78,13 @@
     links.forEach((_, section) => seen.observe(section));
   }
 
+  // The timeline knows what the operation of the verdict was.
+  NcclReport.timeline();
   document.title = `NCCL report: ${clean(data.verdict.sentence).slice(0, 80)}`;
   verdict();
   facts();
   navigation();
   NcclReport.topology();
-  NcclReport.timeline();
   NcclReport.traffic();
   NcclReport.delays();
   NcclReport.tables();

@@ -92,7 +92,15 @@
     let laneHeight = 18;
     let [width, height] = [800, 300];
     const left = 118;
-    const axis = 22;
+    const axis = 36;
+    // Lanes of the ranks that the verdict names, and since when nothing more is in them.
+    const found = new Map(data.verdict.ranks.map(([comm, rank]) => [`${comm} ${rank}`, true]));
+    const isFound = (lane) => found.has(`${lane.commAt} ${lane.rank}`);
+    const endOf = (lane) => (lane.n ? lane.at[lane.n - 1] + lane.us[lane.n - 1] : whole[0]);
+    const lastOf = (lane) => Math.max(...lanes.filter((of) => of.comm === lane.comm && of.p2p === lane.p2p).map(endOf));
+    const stops = new Map(lanes.filter(isFound).map((lane) => [lane, lastOf(lane) - endOf(lane) > whole[1] * 0.005 ? endOf(lane) : null]));
+    const isFault = data.verdict.level === "fault";
+    if (stops.size) legend.append(el("li", {}, swatch(isFault ? "fault" : "slow"), [...stops.values()].some((at) => at !== null) ? "the rank of the verdict, and since when it does nothing more" : "the rank of the verdict"));
 
     function layout() {
       visible = lanes.filter((lane) => filter === "all" || String(lane.commAt) === filter);
@@ -121,6 +129,17 @@
       context.beginPath();
       context.rect(0, 0, width, height - axis);
       context.clip();
+      const marked = colour(isFault ? "fault" : "slow");
+      for (let at = begin; at < end; at += 1) {
+        const stop = stops.get(visible[at]);
+        if (stop === undefined || stop === null) continue;
+        const from = Math.max(left, x(stop));
+        context.globalAlpha = 0.22;
+        context.fillStyle = marked;
+        context.fillRect(from, at * laneHeight - top(), Math.max(0, width - from), laneHeight);
+        context.globalAlpha = 1;
+        context.fillRect(from, at * laneHeight - top(), 2, laneHeight);
+      }
       for (let at = begin; at < end; at += 1) drawLane(context, visible[at], at * laneHeight - top(), { colours, bar, planned });
       context.fillStyle = colour("bg");
       context.fillRect(0, 0, left - 4, height - axis);
@@ -135,10 +154,10 @@
           context.fillStyle = line;
           context.fillRect(0, y, width, 1);
         }
-        if (!isFirst && at % every) continue;
-        context.fillStyle = lane === (selected || {}).lane ? text : soft;
+        if (!isFirst && at % every && !isFound(lane)) continue;
+        context.fillStyle = isFound(lane) ? marked : lane === (selected || {}).lane ? text : soft;
         context.textAlign = "right";
-        context.fillText(`${lane.p2p ? "p2p " : ""}${lane.rank}`, left - 10, y + laneHeight / 2);
+        context.fillText(`${isFound(lane) ? "▶ " : ""}${lane.p2p ? "p2p " : ""}${lane.rank}`, left - 10, y + laneHeight / 2);
         if (isFirst) {
           context.textAlign = "left";
           const title = lane.comm.commName ? clean(lane.comm.commName) : lane.comm.name.slice(0, 10);
@@ -164,8 +183,12 @@
         context.fillStyle = faint;
         context.fillRect(Math.round(x(at)), 0, 1, height - axis);
         context.fillStyle = soft;
-        context.fillText(`${(at / of).toFixed(places)} ${unit}`, Math.max(left + 24, Math.min(width - 26, x(at))), height - 7);
+        context.fillText(`${(at / of).toFixed(places)} ${unit}`, Math.max(left + 24, Math.min(width - 26, x(at))), height - 21);
       }
+      context.fillStyle = soft;
+      context.fillText(`time since ${new Date(t0Ms).toISOString().slice(11, 19)} UTC`, (left + width) / 2, height - 6);
+      context.textAlign = "right";
+      context.fillText("rank", left - 10, height - 21);
     }
 
     function drawLane(context, lane, y, { colours, bar, planned }) {
@@ -376,6 +399,16 @@
     draws(() => { layout(); draw(); });
     NcclReport.drawn();
 
+    /** What the ranks of a communicator did with this number: the size, the function, and the line that called it. */
+    NcclReport.opAt = (comm, seq) => {
+      for (const lane of lanes) {
+        if (lane.commAt !== comm || lane.p2p !== (seq % 2 === 1)) continue;
+        const at = lane.number.indexOf(Math.floor(seq / 2));
+        if (at >= 0 && lane.ops[at] === 1) return { title: kindTitle(data.kinds[lane.kind[at]]), code: lane.code.length ? data.code[lane.code[at]] : null };
+      }
+      return null;
+    };
+
     NcclReport.revealOp = ({ comm, rank, seq }) => {
       const lane = lanes.find((of) => of.commAt === comm && of.rank === rank && of.p2p === (seq % 2 === 1));
       if (!lane) return;
@@ -421,7 +454,7 @@
       plot = new uPlot({
         width: Math.max(320, to.clientWidth), height: 150, series, cursor: { y: false, drag: { x: true, y: false } },
         scales: { x: { time: false, min: range[0] / 1e6, max: range[1] / 1e6 } },
-        axes: [{ ...line, show: false }, { ...line, size: 118, values: (_, values) => values.map((value) => rate(value)) }],
+        axes: [{ ...line, show: false }, { ...line, size: 118, label: "all links together", labelSize: 18, labelFont: "11px system-ui, sans-serif", values: (_, values) => values.map((value) => rate(value)) }],
         padding: [8, 0, 4, 0],
         hooks: {
           setScale: [(of, key) => {

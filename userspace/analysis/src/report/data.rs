@@ -64,6 +64,8 @@ pub(super) struct FindingData {
     pub(super) comm: Option<usize>,
     pub(super) window: Option<String>,
     pub(super) kind: serde_json::Value,
+    /// Number of the operation, as in rows.
+    pub(super) seq: Option<u64>,
     pub(super) text: String,
     pub(super) ranks: Vec<i32>,
 }

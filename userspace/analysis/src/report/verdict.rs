@@ -77,6 +77,7 @@ pub(super) fn verdict(report: &CheckReport, seen: Seen, comm: &dyn Fn(&str) -> O
         comm: comm(&check.communicator),
         window: check.window.clone(),
         kind: serde_json::to_value(finding.kind).unwrap_or_default(),
+        seq: finding.seq,
         text: capitalized(&finding.text) + ".",
         ranks: finding.ranks.clone(),
     };
