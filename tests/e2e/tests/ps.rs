@@ -151,7 +151,7 @@ fn without_processes_of_its_own(tool: &Path) {
     let said = as_nobody(tool, "ps").stdout;
     let [nothing, others] = *said.lines().collect::<Vec<_>>() else { panic!("{said}") };
     assert_eq!(nothing, "no process of this host that may be inspected uses NCCL");
-    assert!(others.starts_with("processes that may not be inspected: "), "{others}");
+    assert!(others.starts_with("cannot inspect "), "{others}");
     assert!(others.ends_with(": run as root to see them"), "{others}");
 
     // Where it is not even shown that there are others.

@@ -48,7 +48,7 @@ fn a_killed_recording_has_whole_blocks_and_says_that_it_has_no_end() {
     recorder.finish().unwrap();
     let again = world.path("again");
     let said = ncclflow_of("export -f jsonl -o", &[&again, &world.out()]).ok().stdout;
-    assert!(said.contains("the recording has no end") && !said.contains("damaged"), "{said}");
+    assert!(said.contains("the recording is incomplete") && !said.contains("damaged"), "{said}");
     let ops = ops(&again);
     let time = |op: Option<&Value>| number(&op.unwrap()["ts_ns"]);
     let (first, last) = (time(ops.first()), time(ops.last()));

@@ -307,7 +307,7 @@ pub fn chosen(choice: &Choice) -> Result<Chosen> {
         if found.processes.is_empty() {
             let denied = match found.denied {
                 0 => String::new(),
-                count => format!("; {count} processes may not be inspected: {}", denied_remedy()),
+                count => format!("; cannot inspect {count} processes: {}", denied_remedy()),
             };
             bail!("no process of this node has an NCCL library mapped{denied}");
         }

@@ -21,7 +21,7 @@ pub struct PsReport {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
     pub unix_time: u64,
-    /// Processes in the order of their PIDs.
+    /// Processes, those of a job together, in the order of their PIDs.
     pub processes: Vec<ProcessEntry>,
     /// Processes that may not be looked at; whether they use NCCL is not known.
     /// [`denied_remedy`](inspect::process::denied_remedy) says what to do.
@@ -53,6 +53,10 @@ pub struct ProcessEntry {
     /// PID in the process's own namespace.
     pub own_pid: u32,
     pub name: String,
+    /// Name of its job: Slurm's number, or the program and PID of the job's first process. Processes are of one
+    /// job if they have its number, or are in one pod, or share a communicator.
+    #[serde(default)]
+    pub job: Option<String>,
     #[serde(flatten)]
     pub description: Description,
     pub libraries: Vec<LibraryEntry>,

@@ -18,9 +18,11 @@ pub use table::render;
 
 use self::launches::Looks;
 use crate::{Progress, RankReport, survey};
+use flow::identity::{JobMember, JobVariable, job_names};
 use inspect::{
     clock::now_ns,
     host::host_name,
+    identity::read_variables,
     layout_cache::{CacheKey, LayoutCache},
     memory::ScanLimits,
     process::{
@@ -43,6 +45,28 @@ pub fn merge(reports: Vec<PsReport>) -> PsReport {
         all.hosts.push(host);
     }
     all
+}
+
+/// Names the job of each process, and puts the processes of a job together, in the order of their first ones.
+fn name_jobs(processes: &mut [ProcessEntry]) {
+    let member = |process: &ProcessEntry| JobMember {
+        process: process.pid,
+        program: process.name.clone(),
+        pid: process.pid,
+        named: process.job.clone(),
+        pod: process.description.container.as_ref().and_then(|container| container.pod.clone()),
+        communicators: process.communicators.iter().flatten().map(|one| one.comm_hash.clone()).collect(),
+    };
+    let names = job_names(&processes.iter().map(member).collect::<Vec<_>>());
+    for process in processes.iter_mut() {
+        process.job = names.get(&process.pid).cloned();
+    }
+    let mut first = HashMap::new();
+    for process in processes.iter() {
+        let of_job = first.entry(process.job.clone()).or_insert(process.pid);
+        *of_job = process.pid.min(*of_job);
+    }
+    processes.sort_by_key(|process| (first.get(&process.job).copied(), process.pid));
 }
 
 #[derive(Clone, Debug, Default)]
@@ -108,6 +132,7 @@ impl Lister {
         }
         self.libraries.retain(|id, _| in_use.contains(id));
         self.add_communicators(&mut report, to_scan, progress);
+        name_jobs(&mut report.processes);
         Ok(report)
     }
 
@@ -133,6 +158,7 @@ impl Lister {
             pid: process.pid(),
             own_pid: process.own_pid(),
             name: process.name().to_owned(),
+            job: read_variables(process).and_then(|of| Some(of.text(JobVariable::SlurmJobId)?.to_owned())),
             description,
             libraries,
             errors: errors.chain(exited).collect(),

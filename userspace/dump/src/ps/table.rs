@@ -46,7 +46,8 @@ pub fn render(report: &PsReport, width: Option<usize>) -> String {
     if report.denied > 0 {
         let remedy =
             if several || rustix::process::geteuid().is_root() { "" } else { ": run as root to see them" };
-        note(&format!("processes that may not be inspected: {}{remedy}", report.denied));
+        let what = if report.denied == 1 { "process" } else { "processes" };
+        note(&format!("cannot inspect {} {what}{remedy}", report.denied));
     }
     if report.hidden {
         note("processes of other users are hidden (/proc is mounted with hidepid): run as root to see them");
@@ -62,6 +63,10 @@ fn headline(processes: &[ProcessEntry], hosts: usize) -> String {
     // Copies in forked children do not count.
     let ranks = || processes.iter().filter_map(|process| process.communicators.as_deref()).flatten();
     let hashes: BTreeSet<&str> = ranks().map(|rank| rank.comm_hash.as_str()).collect();
+    let jobs: BTreeSet<_> = processes.iter().map(|process| (&process.host, &process.job)).collect();
+    if hosts <= 1 && jobs.len() > 1 {
+        _ = write!(text, ", of {} jobs", jobs.len());
+    }
     if !hashes.is_empty() {
         let what = if hashes.len() == 1 { "communicator" } else { "communicators" };
         let here = if hosts > 1 { "" } else { " here" };
@@ -91,6 +96,8 @@ fn table(out: &mut String, processes: &[ProcessEntry], width: Option<usize>) {
     };
     let before: usize = (0..7).filter(|column| shown(*column)).map(|column| widths[column] + 2).sum();
     let path_width = width.map(|width| width.saturating_sub(before).max(MIN_PATH));
+    let has_jobs =
+        processes.iter().any(|process| process.job != processes.first().and_then(|one| one.job.clone()));
     let mut line = |cells: &[String; 8]| {
         let mut text = String::new();
         for (column, cell) in cells.iter().enumerate().filter(|(column, _)| shown(*column)) {
@@ -105,7 +112,14 @@ fn table(out: &mut String, processes: &[ProcessEntry], width: Option<usize>) {
     };
     line(&headings);
     let indent = " ".repeat(widths[0] + 2);
+    let mut job = None;
     for (rows, process) in rows {
+        if has_jobs && job != Some(&process.job) {
+            job = Some(&process.job);
+            let mut cells = [const { String::new() }; 8];
+            cells[0] = format!("job {}", process.job.as_deref().unwrap_or("not known"));
+            line(&cells);
+        }
         rows.iter().for_each(&mut line);
         let mut below = |text: &str| {
             // A line below a process has no columns.
@@ -261,8 +275,22 @@ mod tests {
         assert!(text.contains("/opt/a/very/long"), "{text}");
         assert!(text.contains("0x0123456789abcdef  rank 3/8  GPU 3  40 collectives\n"), "{text}");
         assert!(text.contains("2m07s  2.27.5  dwarf"), "{text}");
-        assert!(!text.contains("CONTAINER") && text.contains("may not be inspected: 3"), "{text}");
+        assert!(!text.contains("CONTAINER") && text.contains("cannot inspect 3 processes"), "{text}");
         assert!(text.starts_with("2 processes use NCCL; ranks here: 2, of 1 communicator\n"), "{text}");
+    }
+
+    #[test]
+    fn processes_of_several_jobs_stand_below_their_names() {
+        let of = |pid: u32, job: &str| ProcessEntry { job: Some(job.to_owned()), ..process(pid) };
+        let processes = vec![of(7, "77"), of(9, "77"), of(8, "python3-8")];
+        let text = render(&PsReport { processes, ..PsReport::default() }, None);
+        assert!(text.starts_with("3 processes use NCCL, of 2 jobs; ranks here: 3"), "{text}");
+        let begins: Vec<&str> =
+            text.lines().skip(2).filter_map(|line| line.split_whitespace().next()).collect();
+        let expected = ["job", "7", "0x0123456789abcdef", "9", "0x0123456789abcdef", "job", "8"];
+        assert_eq!(begins[..7], expected, "{text}");
+        let one = PsReport { processes: vec![of(7, "77"), of(9, "77")], ..PsReport::default() };
+        assert!(!render(&one, None).contains("job"));
     }
 
     #[test]

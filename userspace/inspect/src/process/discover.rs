@@ -26,7 +26,7 @@ pub struct Discovered {
 #[must_use]
 pub fn denied_remedy() -> &'static str {
     if rustix::process::geteuid().is_root() {
-        "look from the host, with CAP_SYS_PTRACE: root is refused by user namespaces, too, and by security modules"
+        "run on the host, with CAP_SYS_PTRACE: root is refused by user namespaces, too, and by security modules"
     } else {
         "run as root"
     }

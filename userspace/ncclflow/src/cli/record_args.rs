@@ -138,7 +138,7 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub debug: DebugArgs,
 
-    /// How records come out of the kernel
+    /// Kernel-to-user transport
     #[arg(long, default_value = "auto", value_parser = auto_or::<BufferKind>(AUTO_BUFFER))]
     pub buffer: Auto<BufferKind>,
 

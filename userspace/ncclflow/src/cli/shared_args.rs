@@ -158,7 +158,7 @@ pub struct DebugArgs {
 
     /// Also read libraries on file systems in user space (FUSE). Whoever runs such a file system can leave a
     /// read
-    /// without an answer: ncclflow then gives up the helper process that reads, and does not read the library
+    /// without an answer: ncclflow then abandons the helper process that reads, and does not read the library
     /// again
     #[arg(long)]
     pub allow_fuse: bool,

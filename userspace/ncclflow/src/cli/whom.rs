@@ -51,7 +51,7 @@ pub(super) fn none_matched() -> String {
         .collect();
     let denied = match found.denied {
         0 => String::new(),
-        count => format!("; {count} may not be inspected: {}", denied_remedy()),
+        count => format!("; cannot inspect {count} more: {}", denied_remedy()),
     };
     let more = if all.len() > MAX_NAMED { " …" } else { "" };
     match all.len() {

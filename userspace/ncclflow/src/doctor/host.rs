@@ -207,7 +207,7 @@ fn bpf(facts: &Facts) -> Check {
     let missing: Vec<&str> = missing.map(|(_, name)| *name).collect();
     if missing.is_empty() {
         let as_admin = needed.iter().any(|(capability, _)| !has(facts, *capability));
-        return ok(if as_admin { "CAP_SYS_ADMIN stands for them" } else { "there" });
+        return ok(if as_admin { "CAP_SYS_ADMIN stands for them" } else { "present" });
     }
     let missing = missing.join(" and ");
     no(format!("{} lacks {missing}: eBPF programs cannot be loaded", who(facts)), "run as root")
@@ -216,7 +216,7 @@ fn bpf(facts: &Facts) -> Check {
 /// Judges capabilities. `without`: what is lost where the process has none of these.
 fn there(facts: &Facts, any: Capabilities, name: &str, without: &str) -> Check {
     if has(facts, any) {
-        return ok("there");
+        return ok("present");
     }
     degraded(format!("{} lacks it: {without}", who(facts)), format!("run as root, or with {name}"))
 }

@@ -95,7 +95,7 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
         }
     }
     if found.denied > 0 {
-        let what = format!("{} may not be inspected", found.denied);
+        let what = format!("cannot inspect {} processes", found.denied);
         checks.push(degraded(what, denied_remedy()).named("processes"));
     }
     for path in installed() {

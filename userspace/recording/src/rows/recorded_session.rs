@@ -85,7 +85,8 @@ impl Read {
         let notes = [
             (
                 is_cut,
-                "the recording has no end: it was killed, its disk was full, or it still goes on".to_owned(),
+                "the recording is incomplete: it was killed, its disk was full, or it still goes on"
+                    .to_owned(),
             ),
             (
                 removed > 0,
