@@ -41,7 +41,7 @@ fn run_timed(command: &mut Command) -> (Ran, Duration) {
     let times = stat.rsplit_once(") ").unwrap().1.split(' ').skip(11).take(4);
     let ticks: u64 = times.map(|ticks| ticks.parse::<u64>().unwrap()).sum();
     let took = Duration::from_millis(ticks * 1000 / clock_ticks_per_second());
-    (Ran { status: child.wait().unwrap(), stdout: String::new(), stderr }, took)
+    (Ran { status: child.wait().unwrap(), command: String::new(), stdout: String::new(), stderr }, took)
 }
 
 #[test]

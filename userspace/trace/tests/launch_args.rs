@@ -79,18 +79,15 @@ fn run(plan: &FetchPlan, args: &[u64], memory: &Memory) -> Vec<u8> {
         let index = slots[usize::from(step.index)];
         if is(StepOp::Load) || is(StepOp::LoadWords) {
             assert!(is(StepOp::Load) && len <= 8 || dst < 8 && len <= 64, "{step:?}");
-            match memory.read(from, len) {
-                Some(bytes) => {
-                    for (at, word) in bytes.chunks(8).enumerate() {
-                        let mut value = [0; 8];
-                        value[..word.len()].copy_from_slice(word);
-                        slots[dst + at] = u64::from_le_bytes(value);
-                    }
+            if let Some(bytes) = memory.read(from, len) {
+                for (at, word) in bytes.chunks(8).enumerate() {
+                    let mut value = [0; 8];
+                    value[..word.len()].copy_from_slice(word);
+                    slots[dst + at] = u64::from_le_bytes(value);
                 }
-                None => {
-                    faults |= 1 << number;
-                    slots[dst..][..len.div_ceil(8)].fill(0);
-                }
+            } else {
+                faults |= 1 << number;
+                slots[dst..][..len.div_ceil(8)].fill(0);
             }
         } else if is(StepOp::Scale) {
             slots[dst] = src.wrapping_add(index.wrapping_mul(step.imm.cast_unsigned()));
@@ -225,7 +222,9 @@ impl Target {
             record[at + 8 * list..][..8].copy_from_slice(&u64::try_from(tasks.len()).unwrap().to_le_bytes());
         }
         events.push(self.decode(&probe.kind, &record));
-        events.into_iter().for_each(|event| self.apply(event));
+        for event in events {
+            self.apply(event);
+        }
     }
 }
 

@@ -143,8 +143,11 @@ fn judge(kind: &Kind, trial: &Trial, watcher: &Watcher, watches: Duration) -> Re
             // Counters tell that ranks wait, if not for whom.
             let is_right =
                 |event: &Value| kind.expected == Expected::CannotTell && ranks(event, "culprits") == "[]";
-            let outcome =
-                if begun.iter().filter(is_alert).all(is_right) { Outcome::Right } else { Outcome::False };
+            let outcome = if begun.iter().filter(|event| is_alert(event)).all(is_right) {
+                Outcome::Right
+            } else {
+                Outcome::False
+            };
             return Ok((outcome, None));
         }
     };
@@ -162,7 +165,7 @@ fn judge(kind: &Kind, trial: &Trial, watcher: &Watcher, watches: Duration) -> Re
     let at = Duration::from_nanos(event["unixTimeNs"].as_u64().unwrap_or_default());
     let seconds = at.saturating_sub(since);
     thread::sleep(NO_SECOND);
-    let alerts = watcher.begun_and_ended().0.iter().filter(is_alert).count();
+    let alerts = watcher.begun_and_ended().0.iter().filter(|event| is_alert(event)).count();
     let named = ranks(&event, "culprits");
     let outcome = if !expected.iter().any(|culprits| named == format!("{culprits:?}").replace(' ', "")) {
         Outcome::WrongCulprit
@@ -176,7 +179,7 @@ fn judge(kind: &Kind, trial: &Trial, watcher: &Watcher, watches: Duration) -> Re
     Ok((outcome, Some(seconds.as_secs_f64())))
 }
 
-fn is_alert(event: &&Value) -> bool {
+fn is_alert(event: &Value) -> bool {
     event["kind"] != "waiting" && event["kind"] != "blind"
 }
 

@@ -16,7 +16,7 @@ use super::{programs, schemas::assert_valid};
 pub struct Ran {
     pub status: ExitStatus,
     /// Command of `ncclflow`; empty for other programs.
-    command: String,
+    pub command: String,
     pub stdout: String,
     pub stderr: String,
 }

@@ -16,6 +16,7 @@ use nccl_library::nccl::{Algorithm, Name, P2P_NAMES, PatRule, Protocol};
 
 /// Last record of a walk: the plan's communicator, and the number of nodes of each list.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "NCCL's own facts, each on its own")]
 pub struct PlanEvent {
     pub origin: Origin,
     pub comm: CommunicatorId,

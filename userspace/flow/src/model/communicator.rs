@@ -87,9 +87,10 @@ impl Communicator {
         if open.part() == 0 {
             // Of several calls in one launch, none is the launch's.
             let is_of_one = event.op.launch.as_ref().is_none_or(|launch| launch.calls == Some(1));
-            open.joined = match is_of_one {
-                true => calls.join(&self.key, event, open.seq),
-                false => JoinedCall { number: calls.unknown(), ..JoinedCall::default() },
+            open.joined = if is_of_one {
+                calls.join(&self.key, event, open.seq)
+            } else {
+                JoinedCall { number: calls.unknown(), ..JoinedCall::default() }
             };
             open.called = take_api_call(&mut self.api_calls, event);
         }

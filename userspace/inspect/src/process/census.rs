@@ -191,7 +191,9 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let due = census.round().unwrap();
         assert_eq!(census.visibility(), Visibility::default(), "nothing was looked at yet");
-        due.iter().for_each(|pid| census.note(*pid, *pid != child.id()));
+        for pid in &due {
+            census.note(*pid, *pid != child.id());
+        }
         let Visibility { seen, denied, .. } = census.visibility();
         assert_eq!((seen, denied), (due.len() - 1, 1));
         census.note(u32::MAX, false);

@@ -2,27 +2,27 @@
 
 use super::*;
 
-fn ports(states: [&str; 2]) -> Option<Vec<PortState>> {
+fn ports(states: [&str; 2]) -> Vec<PortState> {
     let port =
         |(number, state): (u32, &str)| PortState { name: format!("mlx5_{number}:1"), state: state.into() };
-    Some((0..).zip(states).map(port).collect())
+    (0..).zip(states).map(port).collect()
 }
 
 #[test]
 fn a_port_that_goes_down_under_a_job_of_several_hosts_is_an_error_that_names_no_rank() {
     let mut world = World::new(4);
     world.n_ranks = Some(8);
-    world.ports = ports(["ACTIVE", "DOWN"]);
+    world.ports = Some(ports(["ACTIVE", "DOWN"]));
     world.work(100);
     assert_eq!(world.told(), [], "one that was never up is not missed");
-    world.ports = ports(["DOWN", "DOWN"]);
+    world.ports = Some(ports(["DOWN", "DOWN"]));
     world.work(50);
     // It flaps.
-    world.ports = ports(["ACTIVE", "DOWN"]);
+    world.ports = Some(ports(["ACTIVE", "DOWN"]));
     world.work(5);
-    world.ports = ports(["INIT", "DOWN"]);
+    world.ports = Some(ports(["INIT", "DOWN"]));
     world.work(5);
-    world.ports = ports(["ACTIVE", "DOWN"]);
+    world.ports = Some(ports(["ACTIVE", "DOWN"]));
     world.work(50);
     let [(at, Begin, Error), (_, End, Error)] = world.told()[..] else { panic!("{:?}", world.told()) };
     let event = &world.events[0].1;
@@ -33,9 +33,9 @@ fn a_port_that_goes_down_under_a_job_of_several_hosts_is_an_error_that_names_no_
 #[test]
 fn a_job_of_one_host_and_adapters_that_do_not_answer_are_no_error() {
     let mut world = World::new(4);
-    world.ports = ports(["ACTIVE", "ACTIVE"]);
+    world.ports = Some(ports(["ACTIVE", "ACTIVE"]));
     world.work(100);
-    world.ports = ports(["DOWN", "DOWN"]);
+    world.ports = Some(ports(["DOWN", "DOWN"]));
     world.work(100);
     world.n_ranks = Some(8);
     world.ports = None;

@@ -94,8 +94,8 @@ impl Beside {
 /// A file, as it is or compressed.
 #[derive(Debug)]
 enum Packed {
-    Plain(NewFile),
-    Gzip(GzEncoder<NewFile>),
+    Plain(Box<NewFile>),
+    Gzip(Box<GzEncoder<NewFile>>),
 }
 
 impl Packed {
@@ -144,9 +144,10 @@ impl TraceOutput {
         let file = NewFile::create(path, hint)?;
         // Headers of an archive are written last, which a compressed file does not allow.
         let is_packed = beside.is_empty() && path.extension().is_some_and(|extension| extension == "gz");
-        let file = match is_packed {
-            true => Packed::Gzip(GzEncoder::new(file, Compression::new(LEVEL))),
-            false => Packed::Plain(file),
+        let file = if is_packed {
+            Packed::Gzip(Box::new(GzEncoder::new(file, Compression::new(LEVEL))))
+        } else {
+            Packed::Plain(Box::new(file))
         };
         let mut made = Self { file, at: 0, member: None, beside };
         if !made.beside.is_empty() {

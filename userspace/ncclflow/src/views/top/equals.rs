@@ -13,13 +13,16 @@ const SAME_OPS: f64 = 2.0;
 /// Seconds without a record after which a rank counts as silent.
 pub(super) const SILENT_S: f64 = 5.0;
 
+/// What ranks do: whether they are silent, and the kinds of op that run.
+type Doing = (bool, BTreeSet<String>);
+
 /// Parts the ranks of a communicator, given as indexes, into those that do the same: the same kinds of op, at
 /// rates like the median's. A rank that is waited for is alone. `interval_s` is what the rates are over.
 pub(super) fn parts(ranks: &[RankRates], interval_s: f64, members: Vec<usize>) -> Vec<Vec<usize>> {
     if members.len() <= FEW {
         return members.into_iter().map(|at| vec![at]).collect();
     }
-    let mut alike: BTreeMap<(bool, BTreeSet<String>), Vec<(usize, &RankRates)>> = BTreeMap::new();
+    let mut alike: BTreeMap<Doing, Vec<(usize, &RankRates)>> = BTreeMap::new();
     let mut parts = Vec::new();
     for at in members {
         let Some(rank) = ranks.get(at) else { continue };

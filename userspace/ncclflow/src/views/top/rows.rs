@@ -133,7 +133,9 @@ pub fn rows(rates: &Rates, subject: &Subject, shape: &Shape) -> Vec<Row> {
     let has_one_job = jobs.values().collect::<BTreeSet<_>>().len() < 2;
     rows.sort_by(|a, b| compare(a, b, shape.sort).then_with(|| a.place().cmp(&b.place())));
     if has_one_job {
-        rows.iter_mut().for_each(|row| row.job.clear());
+        for row in &mut rows {
+            row.job.clear();
+        }
     }
     rows
 }

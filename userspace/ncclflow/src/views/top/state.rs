@@ -145,7 +145,9 @@ impl State {
             // Ranks that do the same: their mean.
             #[expect(clippy::cast_precision_loss, reason = "a number of ranks")]
             let ranks = keys.len().max(1) as f64;
-            values.iter_mut().for_each(|value| *value /= ranks);
+            for value in &mut values {
+                *value /= ranks;
+            }
         }
         values
     }

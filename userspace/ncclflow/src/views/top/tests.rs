@@ -217,7 +217,7 @@ fn rows_stand_by_job_communicator_and_rank_and_stay_there() {
             for number in 0..ops {
                 let mut record = Op { seq: number * 2, channel: 0, rank }.record();
                 (record.comm.hash, record.comm.n_ranks) = (Some(hash), n_ranks);
-                tally.flow(&record, &host(100 + if at < 3 { 0 } else { 1 }));
+                tally.flow(&record, &host(100 + u32::from(at >= 3)));
             }
         }
         Snapshot { at_ns: seconds * SECOND + 1, statistics: tally.snapshot(), gpus: Vec::new() }
@@ -322,7 +322,7 @@ fn a_job_that_has_ended_is_said_to_have() {
     let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
     terminal.draw(|frame| draw(frame, &state, &subject)).unwrap();
     let first: String =
-        terminal.backend().buffer().content()[..80].iter().map(|cell| cell.symbol()).collect();
+        terminal.backend().buffer().content()[..80].iter().map(ratatui::buffer::Cell::symbol).collect();
     assert!(first.contains("ENDED"), "{first}");
 }
 
