@@ -87,7 +87,8 @@ fn perfetto_has_what_was_measured_and_what_was_planned() {
             assert!(of("messages") > 5000 && of("arrows") > 2000 && of("states") > 5000, "{compared}");
             assert!(of("ops") > 100, "{compared}");
         } else {
-            assert!(of("planned") > 1000 && of("messages") == 0, "{compared}");
+            // An op is drawn once, on however many channels it is.
+            assert!(of("planned") > 400 && of("messages") == 0, "{compared}");
         }
     }
 }
