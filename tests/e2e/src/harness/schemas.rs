@@ -1,5 +1,5 @@
-//! Checks documents of `--json` against the files of `docs/schema`, as strictly as can be: what a file does not
-//! name must not be there.
+//! Checks documents of `--json` against the files of `docs/schema`, as strictly as can be: what a file does
+//! not name must not be there.
 
 #![expect(clippy::unwrap_used, clippy::missing_panics_doc, reason = "part of tests, which fail by panicking")]
 

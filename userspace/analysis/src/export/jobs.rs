@@ -60,8 +60,8 @@ impl Jobs {
         self.names.get(&(source, pid)).map(String::as_str)
     }
 
-    /// Returns the names of the jobs, if files that are named by the job's ranks cannot be of all of them: two
-    /// have the same rank.
+    /// Returns the names of the jobs, if files that are named by the job's ranks cannot be of all of them:
+    /// two have the same rank.
     pub(super) fn apart(&self) -> Vec<String> {
         let mut seen = BTreeSet::new();
         let are_apart = self.ranks.values().flatten().all(|rank| seen.insert(*rank));

@@ -367,8 +367,8 @@ fn summarize(outcome: &Outcome, output: Option<&Path>) {
     }
     if model.left_out.ops > 0 {
         tell!(
-            "left out by --steps-every, --channels or --min-bytes: {} operations (counted on each \
-             channel) with {} messages",
+            "left out by --steps-every, --channels or --min-bytes: {} operations × channels with {} \
+             messages",
             model.left_out.ops,
             model.left_out.messages
         );

@@ -52,8 +52,8 @@ impl Group {
         usize::try_from(rank).ok().and_then(|rank| self.ranks.get(rank)).copied()
     }
 
-    /// Returns the attributes of a node of its own. `own` is the rank in the job; `of_collective`: the node is
-    /// a part of a collective, whose messages are not those of the program's sends.
+    /// Returns the attributes of a node of its own. `own` is the rank in the job; `of_collective`: the node
+    /// is a part of a collective, whose messages are not those of the program's sends.
     pub(super) fn attributes(&self, part: Part, own: i32, of_collective: bool) -> Result<Vec<Attribute>> {
         let (src, dst) = match part {
             Part::Collective(comm_type) => {
