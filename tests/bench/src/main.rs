@@ -23,6 +23,7 @@ mod stacks;
 mod table;
 mod verdicts;
 mod volume;
+mod watch;
 
 use std::{fs, path::PathBuf};
 
@@ -85,6 +86,8 @@ enum Measurement {
     Verdicts(verdicts::Args),
     /// What `dump`, NCCL's RAS and py-spy say of the same hangs: whether each names the rank (root, python3)
     Peers(peers::Args),
+    /// What `watch` costs: processor, memory, and the time of jobs with and without it (root)
+    Watch(watch::Args),
     /// A job that never pauses, for a long time: delivered + lost = hits, to the record (root)
     Saturate(saturate::Args),
 }
@@ -114,6 +117,7 @@ fn main() -> Result<()> {
         Measurement::Stacks(args) => with_nccl("2.27.5", 5, &|bench| stacks::run(bench, args)),
         Measurement::Verdicts(args) => with_nccl("2.27.5", 1, &|bench| verdicts::run(bench, args)),
         Measurement::Peers(args) => with_nccl("2.28.9-cu13", 1, &|bench| peers::run(bench, args)),
+        Measurement::Watch(args) => with_nccl("2.27.5", 20, &|bench| watch::run(bench, args)),
         Measurement::Saturate(args) => with_nccl("2.27.5", 1, &|bench| saturate::run(bench, args)),
     };
     let text = serde_json::to_string_pretty(&result?)? + "\n";

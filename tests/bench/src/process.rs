@@ -31,7 +31,7 @@ impl Peak {
     }
 
     /// Tells whether the process is there: one that has ended has no memory.
-    fn look(&mut self, pid: u32) -> bool {
+    pub(crate) fn look(&mut self, pid: u32) -> bool {
         let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let kib = |key: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(key));
@@ -52,7 +52,7 @@ pub(crate) fn measured(command: &mut Command, codes: &[i32]) -> Result<Value> {
     let (mut peak, mut cpu) = (Peak::default(), 0.0);
     let status = loop {
         peak.look(child.id());
-        cpu = cpu_seconds(child.id()).unwrap_or(cpu);
+        cpu = cpu_seconds(child.id(), false).unwrap_or(cpu);
         if let Some(status) = child.try_wait()? {
             break status;
         }
@@ -64,15 +64,17 @@ pub(crate) fn measured(command: &mut Command, codes: &[i32]) -> Result<Value> {
     Ok(json!({ "seconds": begun.elapsed().as_secs_f64(), "cpu_seconds": cpu, "peak_kib": peak.resident_kib }))
 }
 
-/// Returns the time that the processors have spent on a process, all its threads together.
-fn cpu_seconds(pid: u32) -> Option<f64> {
+/// Returns the time that the processors have spent on a process, all its threads together. `with_ended`: and on its
+/// children that have ended.
+pub(crate) fn cpu_seconds(pid: u32, with_ended: bool) -> Option<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which can hold anything: utime and stime are fields 14 and 15 of the whole.
+    // Behind the name, which can hold anything: utime, stime, cutime and cstime are fields 14 to 17 of the whole.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |at: usize| fields.get(at)?.parse::<f64>().ok();
     #[expect(clippy::cast_precision_loss, reason = "some hundred a second")]
     let per_second = rustix::param::clock_ticks_per_second() as f64;
-    Some((ticks(11)? + ticks(12)?) / per_second)
+    let ended = if with_ended { ticks(13)? + ticks(14)? } else { 0.0 };
+    Some((ticks(11)? + ticks(12)? + ended) / per_second)
 }
 
 const STATISTICS: &str = "/proc/sys/kernel/bpf_stats_enabled";
