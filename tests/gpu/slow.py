@@ -10,6 +10,7 @@ PASSED or FAILED.
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,8 @@ import time
 
 RANKS = int(os.environ.get("RANKS", "4"))
 TIMES = int(os.environ.get("TIMES", "1"))
+# Where recordings are kept.
+KEPT = os.environ.get("KEPT")
 SECONDS = int(os.environ.get("SECONDS_EACH", "8"))
 # What is put in, and the kind and ranks that must be named.
 KINDS = {
@@ -56,8 +59,14 @@ def rank_main(kind, rank, folder):
     with open(f"{folder}/ready.{rank}", "w"):
         pass
     iteration = 0
+    steps = open(f"{folder}/steps.{rank}", "w", buffering=1)
     while not os.path.exists(f"{folder}/end"):
         iteration += 1
+        if iteration % 20 == 0:
+            steps.write(f"{time.time()}\n")
+        if os.path.exists(f"{folder}/elsewhere.{rank}"):
+            time.sleep(0.1)
+            continue
         if kind == "host" and rank == RANKS - 2:
             time.sleep(0.001)
         if kind == "gc" and rank == 1 and iteration % 10 == 0:
@@ -119,10 +128,15 @@ def run(program, kind):
             return f"{kind}: check said nothing: {checked.stderr}"
         slow = json.loads(checked.stdout)["slow"]
         text = subprocess.run([program, "check", f"{folder}/out"], capture_output=True, text=True)
+        if KEPT:
+            shutil.copytree(f"{folder}/out", f"{KEPT}/{kind}.{os.getpid()}.{pids.split(',')[0]}")
     print(f"{kind}: record took {used:.2f} s of processor time in {SECONDS} s; an iteration {slow.get('iterationMs')} ms")
     print("   ", json.dumps({key: slow.get(key) for key in ("kind", "ranks", "costMs", "percent", "everyIterations", "confidence", "notSeen")}))
     print("   ", (text.stderr + text.stdout).strip()[:1500].replace("\n", "\n    "), flush=True)
     expected = KINDS[kind]
+    accused = [cause for cause in slow.get("others", []) if not cause.get("isNote") and cause["ranks"]]
+    if accused:
+        return f"{kind}: also {[(cause['kind'], cause['ranks']) for cause in accused]} are accused"
     if (slow["kind"], slow["ranks"]) != expected:
         return f"{kind}: {slow['kind']} {slow['ranks']} instead of {expected[0]} {expected[1]}"
     return None
