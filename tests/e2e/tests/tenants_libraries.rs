@@ -232,7 +232,7 @@ fn a_file_system_that_does_not_answer_keeps_nobody_waiting() {
 
     // Asked: whoever asked is lost, and the program goes on.
     let output = folder.path().join("asked").display().to_string();
-    let arguments = ["record", "--all", "--allow-fuse", "--no-cache", "-d", "15", "-o", &output];
+    let arguments = ["record", "--all", "--allow-fuse", "--no-cache", "-d", "25", "-o", &output];
     let done = run_bounded(&ncclflow, &arguments, BOUND);
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(done.status.success(), "{said}");
