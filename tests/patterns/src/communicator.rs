@@ -97,6 +97,16 @@ impl Communicator {
         Ok(communicator)
     }
 
+    /// Sets a field of the `ncclComm`.
+    pub(crate) fn set(&self, library: &Library, path: &str, value: u64) -> Result<()> {
+        self.memory.set(&library.layouts, STRUCT, path, value)
+    }
+
+    /// Address of the `ncclComm`.
+    pub(crate) fn address(&self) -> usize {
+        self.memory.address
+    }
+
     fn make_channel(
         &mut self,
         library: &Library,

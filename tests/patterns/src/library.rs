@@ -21,6 +21,8 @@ const ANCHOR: &CStr = c"ncclGetVersion";
 #[derive(Debug)]
 pub(crate) struct Library {
     save_op: SaveOp,
+    /// Address at which the beginning of the file is mapped.
+    base: usize,
     version: NcclVersion,
     pub(crate) layouts: Layouts,
 }
@@ -53,7 +55,13 @@ impl Library {
         // versions.
         let save_op = unsafe { std::mem::transmute::<*const c_void, SaveOp>(entry) };
         let version = resolution.nccl_version.context("the library does not state its version")?;
-        Ok(Self { save_op, version, layouts: resolution.layouts })
+        let base = anchored.wrapping_sub(address("ncclGetVersion")?);
+        Ok(Self { save_op, base, version, layouts: resolution.layouts })
+    }
+
+    /// The address in this process of what the file says is at `vaddr`.
+    pub(crate) fn runtime(&self, vaddr: usize) -> usize {
+        self.base.wrapping_add(vaddr)
     }
 
     pub(crate) fn version(&self) -> String {

@@ -18,6 +18,7 @@ mod cases;
 mod communicator;
 mod expected;
 mod graph;
+mod launches;
 mod library;
 mod memory;
 mod pat;
@@ -55,6 +56,10 @@ struct Options {
     /// Where the truth goes: a JSON line for each op
     #[arg(long, value_name = "FILE")]
     truth: PathBuf,
+
+    /// Instead of the patterns, launches without proxy ops, of 2.27 and later
+    #[arg(long, conflicts_with = "pat")]
+    launches: bool,
 
     /// Only PAT, for many numbers of ranks and sizes: how many messages the library counts for each
     /// peer. N: ranks of each node
@@ -98,6 +103,10 @@ fn run(options: &Options) -> Result<()> {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+    if options.launches {
+        let image = nccl_library::elf::Image::open(&options.library)?;
+        return write(&options.truth, &launches::make(&library, &image, &communicator)?);
     }
     let told = cases.iter().enumerate().map(|(number, case)| {
         communicator.drive(&library, case, number as u64).with_context(|| case.to_string())

@@ -63,6 +63,15 @@ impl Programs {
         Ok(compare::against_pattern_calls(&Trace::read(&world.out())?, &truth))
     }
 
+    /// Launches without proxy ops, in made-up plans through NCCL's own functions. Gives what was launched,
+    /// and the world with the recording.
+    pub fn launches(&self, library: &Path) -> Result<(Vec<serde_json::Value>, World)> {
+        let subject = Subject { library, symbols: None };
+        let world = traced(&self.patterns, subject, "--launches --truth {}/launches", "--probes plan")?;
+        let truth = std::fs::read_to_string(world.path("launches")).context("the truth")?;
+        Ok((super::rows::lines(&truth), world))
+    }
+
     /// What the library itself counts of PAT, of communicators with so many ranks on each node. Nothing is
     /// traced.
     pub fn pat_counts(&self, subject: Subject<'_>, local_ranks: u32) -> Result<Vec<PatCount>> {
