@@ -3,7 +3,8 @@
 //!
 //! Such a plan has neither tasks nor work in its queues when its launch is probed: what it does stands in the
 //! arguments. They are read in the launch's own record, behind all that ordinary launches send. An ordinary
-//! launch pays one read of at most 4 bytes for it, and nothing in the short way.
+//! launch pays nothing for it in the short way; in a walk one read of at most 4 bytes, and some twenty steps that
+//! read nothing and send 80 bytes of zeroes.
 //!
 //! One-sided calls are taken out of their plan before that, by `ncclLaunchRma`, which has a probe of its own.
 
