@@ -65,9 +65,16 @@ fn write_communicator(check: &CommunicatorCheck, is_verbose: bool, out: &mut dyn
     let CommunicatorCheck { communicator, n_ranks, collectives, measured, verdict, .. } = check;
     writeln!(
         out,
-        "communicator {communicator}: {} of {n_ranks} ranks recorded, {}",
+        "communicator {communicator}: {} of {n_ranks} ranks recorded, {}{}",
         check.ranks.len(),
-        counted(usize::try_from(*collectives).unwrap_or(usize::MAX), "collective")
+        counted(usize::try_from(*collectives).unwrap_or(usize::MAX), "collective"),
+        match check.launches {
+            0 => String::new(),
+            launches => format!(
+                ", {launches} launches without proxy operations (symmetric memory, copy engines, one-sided), which \
+                 are not compared: NCCL gives them no numbers"
+            ),
+        }
     )?;
     if let Some(first) = &check.first_difference {
         writeln!(out, "  first difference: {}", first.text)?;

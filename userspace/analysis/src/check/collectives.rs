@@ -27,6 +27,8 @@ struct RankOps {
     ended: Option<u64>,
     offset: Option<u64>,
     lost: bool,
+    /// Launches without proxy ops. NCCL gives them no numbers, so they are compared with nothing.
+    launches: u64,
     /// Wall time of its latest launch, and the longest time between two.
     moved_ns: u64,
     longest_pause_ns: u64,
@@ -82,6 +84,7 @@ impl Collectives {
         self.n_ranks = self.n_ranks.max(line.n_ranks);
         let Some(rank) = self.ranks.get_mut(&line.rank) else { return };
         rank.lost |= line.incomplete;
+        rank.launches += u64::from(line.pattern.has_no_ops());
         // The lowest bit of a collective's is 0.
         if !line.pattern.is_p2p() && line.seq.is_multiple_of(2) {
             self.ran(line.rank, line.seq / 2, line.ts_ns, || Call::of(line), room);
@@ -228,6 +231,11 @@ impl Collectives {
     /// Counts the collectives of the rank that has most.
     pub(super) fn ops(&self) -> u64 {
         self.ranks.values().map(|rank| rank.ran.count).max().unwrap_or(0)
+    }
+
+    /// Counts the launches without proxy ops of the rank that has most.
+    pub(super) fn launches(&self) -> u64 {
+        self.ranks.values().map(|rank| rank.launches).max().unwrap_or(0)
     }
 
     pub(super) fn check(&self, findings: &mut Vec<Finding>) {

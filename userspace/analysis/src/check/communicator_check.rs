@@ -96,6 +96,9 @@ pub struct CommunicatorCheck {
     pub places: BTreeMap<i32, Place>,
     /// Collectives of the rank that has most.
     pub collectives: u64,
+    /// Launches without proxy ops (symmetric memory, copy engines, one-sided calls) of the rank that has
+    /// most: they are compared with nothing.
+    pub launches: u64,
     /// Ops of all ranks and channels by the outcome of their messages, where these were measured.
     pub measured: BTreeMap<Outcome, u64>,
     pub findings: Vec<Finding>,
@@ -351,6 +354,7 @@ impl CommunicatorRows {
             n_ranks: collectives.n_ranks,
             ranks: collectives.ranks(),
             collectives: collectives.ops(),
+            launches: collectives.launches(),
             ..check
         };
         (check, difference)
