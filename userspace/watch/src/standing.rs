@@ -19,6 +19,9 @@ use crate::{
 
 /// Time for which a communicator stands before it is looked at where a rank's process has ended.
 const GONE_AFTER: Duration = Duration::from_secs(3);
+/// Time by which a dump is asked for before its word can begin an alert: it takes at least two readings, half a
+/// second apart, and their end.
+const LOOK_AHEAD: Duration = Duration::from_secs(1);
 /// Time for which it stands where nothing tells whether a rank waits.
 const UNKNOWN_AFTER: Duration = Duration::from_mins(1);
 /// First and longest pause after a dump that says that all is well.
@@ -254,7 +257,7 @@ fn suspects(comms: &[&CommState], gpus: &[GpuState], settings: &Settings, now: D
         let limit = match waits {
             Waits::No => return None,
             Waits::Yes if is_gone => GONE_AFTER,
-            Waits::Yes => settings.limit(state.rhythm.usual().or(of_job)),
+            Waits::Yes => settings.limit(state.rhythm.usual().or(of_job)).saturating_sub(LOOK_AHEAD),
             Waits::Unknown => settings.limit(state.rhythm.usual().or(of_job)).max(UNKNOWN_AFTER),
         };
         // What is being made, or ended, has a call that all ranks must make.

@@ -158,7 +158,7 @@ impl World {
         })]
     }
 
-    /// Takes a reading a second, and has dumps come back a second after they are asked for.
+    /// Takes a reading a second, and has dumps come back a little more than a second after they are asked for.
     fn pass(&mut self, seconds: u64, mut each: impl FnMut(&mut Vec<Made>, u64)) {
         for _ in 0..seconds {
             self.seconds += 1;
@@ -179,9 +179,9 @@ impl World {
                 self.looks += 1;
                 self.looked_at.clone_from(&look.pids);
                 if let Some(dump) = &self.dump {
-                    let later = now + Duration::from_millis(900);
+                    let later = now + Duration::from_millis(1100);
                     let events = self.book.looked(look.job, dump.clone(), later);
-                    self.events.extend(events.into_iter().map(|event| (self.seconds, event)));
+                    self.events.extend(events.into_iter().map(|event| (self.seconds + 1, event)));
                 }
             }
         }

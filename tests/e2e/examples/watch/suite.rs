@@ -128,7 +128,8 @@ fn try_one(kind: &'static Kind, version: &str, out: &Path) -> Result<(Outcome, O
                 )
             })
             .collect();
-        println!("{}, {version}: {outcome:?}: {}; {}", kind.name, said.join(" | "), path.display());
+        let after = seconds.map_or_else(String::new, |seconds| format!(" after {seconds:.1} s"));
+        println!("{}, {version}: {outcome:?}{after}: {}; {}", kind.name, said.join(" | "), path.display());
     }
     Ok((outcome, seconds))
 }
