@@ -48,6 +48,8 @@ pub enum Waits {
     No,
     /// Counters do not tell: the operations do not go through a proxy.
     Unknown,
+    /// The same, and a GPU runs something all the time: a kernel that waits does.
+    Likely,
     Yes,
 }
 
@@ -237,6 +239,10 @@ impl CommState {
             gpus.iter().find(|gpu| gpu.bus_id == bus_id)?.busy_percent
         };
         let is_idle = |rank: &RankState| busy(rank).is_some_and(|percent| percent < BUSY);
-        if self.here().all(is_idle) { Waits::No } else { Waits::Unknown }
+        if self.here().all(is_idle) {
+            return Waits::No;
+        }
+        let is_busy = |rank: &RankState| busy(rank).is_some_and(|percent| percent >= BUSY);
+        if self.here().any(is_busy) { Waits::Likely } else { Waits::Unknown }
     }
 }

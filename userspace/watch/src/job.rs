@@ -47,6 +47,8 @@ pub(crate) struct Job {
     /// What is open there.
     standing_alert: Option<StandingAlert>,
     errors: BTreeMap<ErrorOf, OpenError>,
+    /// Ranks that report a failure, and since when.
+    failing: BTreeMap<(Arc<CommKey>, u32), Duration>,
     /// Ports that have been up since the job was first seen.
     ports_up: BTreeSet<String>,
     pace: Pace,
@@ -70,6 +72,7 @@ impl Job {
             standing: Standing::default(),
             standing_alert: None,
             errors: BTreeMap::new(),
+            failing: BTreeMap::new(),
             ports_up: BTreeSet::new(),
             pace: Pace::default(),
             slower: None,

@@ -43,6 +43,8 @@ pub(crate) struct Suspect {
     waits: Waits,
     stands: Duration,
     is_gone: bool,
+    /// Nothing was ever launched: at the first operation ranks can wait before they launch it.
+    is_unused: bool,
 }
 
 #[derive(Debug)]
@@ -76,6 +78,9 @@ pub(crate) struct Standing {
     looking: Option<(Duration, Vec<Suspect>)>,
     next_look: Duration,
     pause: Duration,
+    /// The same for communicators that were never used, which may stay so.
+    next_look_at_unused: Duration,
+    unused_pause: Duration,
     /// Dumps in a row that could not tell, or did not come back.
     blind: u32,
 }
@@ -109,16 +114,22 @@ impl Standing {
             }
             return Outcome::Nothing;
         }
+        let has_used = suspects.iter().any(|suspect| !suspect.is_unused);
+        if !has_used && self.open.is_none() {
+            (self.pause, self.blind, self.next_look) = (Duration::ZERO, 0, Duration::ZERO);
+        }
         if suspects.is_empty() {
-            if self.open.is_none() {
-                (self.pause, self.blind, self.next_look) = (Duration::ZERO, 0, Duration::ZERO);
-            }
             return Outcome::Nothing;
         }
         // A hang stays one until it ends.
         let is_settled = self.open.as_ref().is_some_and(|open| open.kind.is_alert());
-        if is_settled || !may_begin || now < self.next_look {
+        let next = if has_used { self.next_look } else { self.next_look_at_unused };
+        if is_settled || !may_begin || now < next {
             return Outcome::Nothing;
+        }
+        if !has_used {
+            self.unused_pause = (self.unused_pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            self.next_look_at_unused = now + self.unused_pause;
         }
         self.looking = Some((now, suspects));
         Outcome::Look
@@ -252,19 +263,22 @@ fn worst(suspects: &[Suspect]) -> Option<&Suspect> {
 fn suspects(comms: &[&CommState], gpus: &[GpuState], settings: &Settings, now: Duration) -> Vec<Suspect> {
     let of_job = comms.iter().filter_map(|state| state.rhythm.usual()).max();
     let suspect = |state: &&CommState| {
-        let (stands, waits) = (state.stands_for(now), state.waits(gpus));
+        let stands = state.stands_for(now);
+        // What is being made, or ended, has a call that all ranks must make.
+        let is_called = state.is_coming() || state.here().any(|rank| rank.counts.is_ending);
+        let is_unused = !state.has_moved && !is_called;
+        let waits = if is_unused { Waits::Likely } else { state.waits(gpus) };
         let is_gone = !state.gone().is_empty();
         let limit = match waits {
             Waits::No => return None,
             Waits::Yes if is_gone => GONE_AFTER,
-            Waits::Yes => settings.limit(state.rhythm.usual().or(of_job)).saturating_sub(LOOK_AHEAD),
+            Waits::Yes | Waits::Likely => {
+                settings.limit(state.rhythm.usual().or(of_job)).saturating_sub(LOOK_AHEAD)
+            }
             Waits::Unknown => settings.limit(state.rhythm.usual().or(of_job)).max(UNKNOWN_AFTER),
         };
-        // What is being made, or ended, has a call that all ranks must make.
-        let has_begun =
-            state.has_moved || state.is_coming() || state.here().any(|rank| rank.counts.is_ending);
-        let is_suspect = has_begun && stands >= limit;
-        is_suspect.then(|| Suspect { key: Arc::clone(&state.key), waits, stands, is_gone })
+        let is_suspect = stands >= limit && !state.is_over();
+        is_suspect.then(|| Suspect { key: Arc::clone(&state.key), waits, stands, is_gone, is_unused })
     };
     comms.iter().filter_map(suspect).collect()
 }

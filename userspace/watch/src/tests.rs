@@ -389,7 +389,7 @@ fn over_nvlink_gpus_tell_whether_it_is_worth_a_dump() {
 fn at_most_one_alert_a_minute_begins() {
     let mut world = World::new(4);
     for second in 0..300 {
-        world.ranks[2].failure = (second % 5 == 0).then_some("ncclSystemError");
+        world.ranks[2].failure = (second % 10 < 5).then_some("ncclSystemError");
         world.work(1);
     }
     let of = |wanted: EventType| -> Vec<u64> {
@@ -417,6 +417,40 @@ fn failures_and_errors_of_gpus_begin_and_end_once() {
     world.work(100);
     let [_, _, (_, Begin, Error), (_, End, Error)] = world.told()[..] else { panic!("{:?}", world.told()) };
     assert!(world.events[2].1.sentence.contains("Xid 79"));
+}
+
+#[test]
+fn a_failure_of_ranks_whose_peer_has_died_is_no_other_alert_and_blames_none_of_them() {
+    let mut world = World::new(4);
+    world.work(100);
+    world.hang();
+    world.dump = Some(Ok(stuck(Kind::Gone, None)));
+    world.ranks[2].failure = Some("ncclRemoteError");
+    // Its process takes a second to end.
+    world.stand(1);
+    world.ranks[1].is_live = false;
+    world.stand(60);
+    let [(_, Begin, Gone)] = world.told()[..] else { panic!("{:?}", world.told()) };
+    // Of a peer on another host.
+    let mut world = World::new(4);
+    world.work(100);
+    world.ranks[2].failure = Some("ncclRemoteError");
+    world.work(10);
+    let [(_, Begin, Error)] = world.told()[..] else { panic!("{:?}", world.told()) };
+    assert_eq!(world.events[0].1.culprits, []);
+}
+
+#[test]
+fn a_communicator_that_was_never_used_is_looked_at_seldom_and_its_hang_is_one() {
+    let mut world = World::new(4);
+    world.stand(7200);
+    assert_eq!(world.told(), []);
+    assert!((3..=15).contains(&world.looks), "{}", world.looks);
+    let mut world = World::new(4);
+    world.dump = Some(Ok(stuck(Kind::NoCounterpart, None)));
+    world.stand(20);
+    let [(at, Begin, Hang)] = world.told()[..] else { panic!("{:?}", world.told()) };
+    assert!((10..=13).contains(&at), "{at}");
 }
 
 #[test]

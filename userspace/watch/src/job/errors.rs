@@ -11,6 +11,10 @@ use crate::{
 
 /// Time after which an error of a GPU is over, if there is no other.
 const XID_LASTS: Duration = Duration::from_mins(1);
+/// Time after which a failure of a rank is told: that of ranks whose peer has died is no other alert than that.
+const FAILED_AFTER: Duration = Duration::from_secs(3);
+/// Failure of a rank whose peer failed: the rank itself is not to blame.
+const OF_A_PEER: &str = "ncclRemoteError";
 /// Time for which a port is up again before its error is over.
 const PORT_LASTS: Duration = Duration::from_secs(10);
 /// State of a port that carries messages (include/rdma/ib_verbs.h, `IB_PORT_ACTIVE`), and of one that does
@@ -45,9 +49,20 @@ impl Job {
             let Some(failure) = &rank.failure else { continue };
             let of = ErrorOf::Rank(Arc::clone(&state.key), rank.info.rank);
             let (number, pid) = (rank.info.rank, rank.process.key.pid);
+            let since = *self.failing.entry((Arc::clone(&state.key), number)).or_insert(now);
+            let is_told_else = !state.gone().is_empty() || self.standing.open().is_some();
+            let is_due = now.saturating_sub(since) >= FAILED_AFTER && !is_told_else;
+            if !is_due && !self.errors.contains_key(&of) {
+                continue;
+            }
             let sentence = || format!("NCCL reports {failure} on rank {number} (process {pid}).");
-            steps.events.extend(self.begun_error(of, state, vec![of_rank(rank)], sentence, turn));
+            let culprits = if failure == OF_A_PEER { Vec::new() } else { vec![of_rank(rank)] };
+            steps.events.extend(self.begun_error(of, state, culprits, sentence, turn));
         }
+        self.failing.retain(|(key, number), _| {
+            ranks()
+                .any(|(state, rank)| state.key == *key && rank.info.rank == *number && rank.failure.is_some())
+        });
         for gpu in host.gpus.iter().filter(|gpu| !gpu.xids.is_empty()) {
             let rank = ranks().find(|(_, rank)| rank.info.bus_id.as_ref() == Some(&gpu.bus_id));
             let Some((state, rank)) = rank else { continue };

@@ -33,6 +33,7 @@ fn a_set_up_that_goes_on_is_none() {
     world.ranks[1].is_absent = false;
     world.stand(8);
     world.ranks.iter_mut().for_each(|rank| rank.is_coming = false);
+    world.work(1);
     world.stand(300);
     assert_eq!((world.told(), world.looks), (vec![], 0));
 }
