@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{HostState, Job, Steps, Turn, of_comm, of_rank};
 use crate::{
-    communicator::CommState,
+    communicator::{CommState, Life},
     event::{AlertKind, Culprit, EventBody},
     reading::{CommKey, PortState},
 };
@@ -13,6 +13,8 @@ use crate::{
 const XID_LASTS: Duration = Duration::from_mins(1);
 /// Time after which a failure of a rank is told: that of ranks whose peer has died is no other alert than that.
 const FAILED_AFTER: Duration = Duration::from_secs(3);
+/// The same where a rank of this host has ended, or left: a dump tells first.
+const MISSED_AFTER: Duration = Duration::from_mins(1);
 /// Failure of a rank whose peer failed: the rank itself is not to blame.
 const OF_A_PEER: &str = "ncclRemoteError";
 /// Time for which a port is up again before its error is over.
@@ -50,8 +52,9 @@ impl Job {
             let of = ErrorOf::Rank(Arc::clone(&state.key), rank.info.rank);
             let (number, pid) = (rank.info.rank, rank.process.key.pid);
             let since = *self.failing.entry((Arc::clone(&state.key), number)).or_insert(now);
-            let is_told_else = !state.gone().is_empty() || self.standing.open().is_some();
-            let is_due = now.saturating_sub(since) >= FAILED_AFTER && !is_told_else;
+            let is_missed = state.ranks.values().any(|rank| rank.life != Life::Here);
+            let after = if is_missed { MISSED_AFTER } else { FAILED_AFTER };
+            let is_due = now.saturating_sub(since) >= after && self.standing.open().is_none();
             if !is_due && !self.errors.contains_key(&of) {
                 continue;
             }
