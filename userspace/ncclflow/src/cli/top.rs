@@ -100,7 +100,7 @@ pub struct TopArgs {
     pub no_gpus: bool,
 
     /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", requires = "pids")]
     pub library: Option<PathBuf>,
 
     #[command(flatten)]
