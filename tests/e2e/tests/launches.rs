@@ -1,8 +1,6 @@
 //! Launches without proxy ops: what is recorded through real probes in NCCL's own functions, against what was
 //! launched.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use ncclflow_e2e::harness::{conformance::Programs, prelude::*};
 
 /// Each has a form of its own of the plan and its arguments.
