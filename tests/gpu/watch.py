@@ -129,7 +129,7 @@ def faults(program):
     begun = sum(event["event"] == "begin" for event in events)
     if begun != 3:
         wrong.append(f"{begun} alerts begin")
-    print(f"faults: {'wrong' if wrong else 'right'}; {stderr.strip()[:300]}", flush=True)
+    print("\n".join([f"faults: {'wrong' if wrong else 'right'}", *wrong, stderr.strip()[:300]]), flush=True)
     return "; ".join(wrong) or None
 
 
