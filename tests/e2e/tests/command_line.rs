@@ -294,7 +294,7 @@ fn a_full_disk_is_said_and_leaves_whole_lines() {
     assert_eq!(status.code(), Some(1), "{words}");
     assert!(count > 0);
     assert!(words.to_lowercase().contains("space"), "the reason is said: {words}");
-    let counts_lines = words.contains(" lines; not understood") && !words.contains(" 0 lines;");
+    let counts_lines = words.contains(" lines; undecodable") && !words.contains(" 0 lines;");
     assert!(counts_lines, "the lost lines are counted: {words}");
     let session = read_json(&world.path("small/out/session.json"));
     assert_eq!(session["state"], "write_failed", "the last word found no room: {session:#}");

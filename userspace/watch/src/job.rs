@@ -263,7 +263,9 @@ impl Job {
                     Some(look) => {
                         let Look { kind, sentence, next, culprits, waiting, .. } = *look;
                         (event.verdict, event.next) = (kind, next);
-                        (event.sentence, event.culprits, event.waiting) = (sentence, culprits, waiting);
+                        let culprits = culprits.into_iter().map(|culprit| known(culprit, state.copied()));
+                        (event.sentence, event.waiting) = (sentence, waiting);
+                        event.culprits = culprits.collect();
                         if let Some(phase) = event.culprits.first().and_then(|culprit| culprit.phase) {
                             let rank = event.culprits.first().map_or(0, |culprit| culprit.rank);
                             event.sentence = format!("{} Rank {rank} {}.", event.sentence, phase.described());
@@ -346,6 +348,14 @@ fn of_comm(key: &CommKey, name: Option<String>) -> CommOfEvent {
 fn of_rank(rank: &RankState) -> Culprit {
     let pid = Some(rank.process.key.pid);
     Culprit { rank: rank.info.rank, pid, gpu: rank.info.gpu, ..Culprit::default() }
+}
+
+/// Returns a culprit with what was known of its process, where that has ended.
+fn known(culprit: Culprit, state: Option<&CommState>) -> Culprit {
+    let mut ranks = state.into_iter().flat_map(|state| state.ranks.values());
+    let known = ranks.find(|rank| rank.info.rank == culprit.rank).map(of_rank);
+    let (pid, gpu) = known.map_or((None, None), |known| (known.pid, known.gpu));
+    Culprit { pid: culprit.pid.or(pid), gpu: culprit.gpu.or(gpu), ..culprit }
 }
 
 /// Tells an alert by counters alone, as no dump does.

@@ -304,11 +304,15 @@ fn a_rank_whose_process_ends_is_gone_and_the_job_s_end_ends_it() {
     let mut world = World::new(4);
     world.work(100);
     world.hang();
-    world.dump = Some(Ok(stuck(Kind::Gone, None)));
+    let mut look = stuck(Kind::Gone, None);
+    // The dump finds no process any more.
+    look.culprits[0].pid = None;
+    world.dump = Some(Ok(look));
     world.ranks[1].is_live = false;
     world.stand(30);
     let [(at, Begin, Gone)] = world.told()[..] else { panic!("{:?}", world.told()) };
     assert!((103..=106).contains(&at), "{at}");
+    assert_eq!(world.events[0].1.culprits[0].pid, Some(101));
     world.ranks.iter_mut().for_each(|rank| rank.is_live = false);
     world.stand(5);
     let [_, (_, End, Gone)] = world.told()[..] else { panic!("{:?}", world.told()) };

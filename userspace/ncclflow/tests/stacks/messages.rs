@@ -25,10 +25,8 @@ fn without_the_kernel_those_that_may_be_meant_are_listed() {
     assert!(!text.contains("sgemm_largek"), "{text}");
     // A machine reads a document, and a person what is said beside it.
     let (text, said) = written(&trace, &["--json"]);
-    assert_eq!(
-        serde_json::from_str::<serde_json::Value>(&text).unwrap(),
-        serde_json::json!({"kernels": 0, "stacks": []})
-    );
+    let document = serde_json::from_str::<serde_json::Value>(&text).unwrap();
+    assert_eq!((&document["kernels"], &document["stacks"]), (&0.into(), &serde_json::json!([])));
     assert!(said.contains("possibly relevant kernels"), "{said}");
     let (text, _) = written(&trace, &["--start-ts", "0", "--duration", "10"]);
     assert!(text.contains("No kernels found in the window."), "{text}");
