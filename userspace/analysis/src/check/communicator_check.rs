@@ -262,6 +262,7 @@ impl Gather for Fleet {
         folder.end_ranks();
         self.without_clock.append(&mut folder.without_clock);
         self.slow.push(std::mem::take(&mut folder.slow));
+        slow::bound(&mut self.slow);
         for (name, rows) in folder.communicators {
             self.communicators.entry(name).or_default().append(rows, &mut self.room);
         }

@@ -19,6 +19,9 @@ use crate::{export::Who, iterations::Iterations};
 /// Most launches of a communicator on one host that are kept.
 const MAX_LAUNCHES: usize = 1 << 20;
 
+/// Most messages that are kept for the hosts at their other ends, by communicator and host.
+const MAX_UNMATCHED: usize = 1 << 13;
+
 /// Most pairs of ranks with sends and receives that are kept, for each communicator.
 const MAX_PAIRS: usize = 4096;
 
@@ -172,7 +175,15 @@ impl Gathered {
     pub(crate) fn end(&mut self) {
         let processes = self.iterations.processes();
         self.sequences.extend(processes.filter_map(|((_, pid), process)| Some((*pid, process.mean_ns()?))));
-        self.communicators.values_mut().for_each(|rows| rows.transits.end());
+        self.thin(MAX_UNMATCHED);
+    }
+
+    /// Leaves out messages whose other ends are on other hosts, until there are no more than so many.
+    pub(super) fn thin(&mut self, most: usize) {
+        for rows in self.communicators.values_mut() {
+            rows.transits.thin(most);
+            rows.transits.shrink();
+        }
     }
 
     pub(super) fn has_clock(&self) -> bool {

@@ -44,6 +44,19 @@ pub use longest_waits::RankWaits;
 pub(crate) use shares::Shares;
 pub use verdict::{Cause, Kind, RankName, Slow};
 
+/// Most messages that are kept for the hosts at their other ends, of a communicator over all hosts.
+const MAX_BETWEEN_HOSTS: usize = 1 << 19;
+
+/// Keeps what is kept for other hosts within bounds, as folders come.
+pub(crate) fn bound(folders: &mut [Gathered]) {
+    let number = folders.len();
+    if number.is_power_of_two() {
+        for folder in folders {
+            folder.thin(MAX_BETWEEN_HOSTS / number);
+        }
+    }
+}
+
 /// Judges the jobs of folders that were read side by side.
 pub(crate) fn judge(folders: &[Gathered]) -> Vec<Slow> {
     evidence::of_jobs(folders, &Clocks::of(folders)).iter().map(Slow::of).collect()

@@ -18,9 +18,6 @@ use super::{launches::median, shares::Shares, thinned::Thinned};
 /// Most messages of a communicator of which one end was seen; with more, one of two collectives is left out.
 const MAX_PENDING: usize = 1 << 16;
 
-/// Most messages that are kept for the hosts at their other ends, by communicator and host.
-const MAX_UNMATCHED: usize = 1 << 13;
-
 /// Most messages of a link whose time is kept; then every second one goes.
 const MAX_TIMES: usize = 1 << 12;
 
@@ -122,7 +119,7 @@ impl Transits {
     }
 
     /// Leaves out collectives until no more than so many messages wait for their other end.
-    fn thin(&mut self, most: usize) {
+    pub(super) fn thin(&mut self, most: usize) {
         while self.pending.len() > most && self.stride < u64::MAX / 2 {
             self.stride = self.stride.max(1).saturating_mul(2);
             let stride = self.stride;
@@ -130,9 +127,7 @@ impl Transits {
         }
     }
 
-    /// Completes it, when all messages of the host have come.
-    pub(super) fn end(&mut self) {
-        self.thin(MAX_UNMATCHED);
+    pub(super) fn shrink(&mut self) {
         self.pending.shrink_to_fit();
     }
 
