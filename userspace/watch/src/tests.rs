@@ -305,8 +305,7 @@ fn a_rank_whose_process_ends_is_gone_and_the_job_s_end_ends_it() {
     world.work(100);
     world.hang();
     let mut look = stuck(Kind::Gone, None);
-    // The dump finds no process any more.
-    look.culprits[0].pid = None;
+    look.culprits[0].pid = None; // The dump finds no process any more.
     world.dump = Some(Ok(look));
     world.ranks[1].is_live = false;
     world.stand(30);
