@@ -11,7 +11,7 @@ use anyhow::Result;
 use crate::{nccl, programs, root, tool};
 
 /// NCCL versions of the end-to-end tests.
-pub(crate) const LIBRARIES: [&str; 4] = ["2.21.5", "2.27.5", "2.28.9-cu13", "2.32.3"];
+const LIBRARIES: [&str; 4] = ["2.21.5", "2.27.5", "2.28.9-cu13", "2.32.3"];
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -40,24 +40,33 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let words = match (args.busy, args.pipelines) {
+        (Some(busy), _) => ["--busy".to_owned(), busy.to_string()],
+        (None, Some(pipelines)) => ["--pipelines".to_owned(), pipelines.to_string()],
+        (None, None) => ["--times".to_owned(), args.times.to_string()],
+    };
+    try_kinds("hangs", words, args.at_once, &args.kinds, "dumps that are right often enough")
+}
+
+/// Runs an example of `ncclflow-e2e` that tries kinds of hangs. `words`: what it is to do; `what` must come of
+/// it.
+pub(crate) fn try_kinds(
+    name: &str,
+    words: [String; 2],
+    at_once: u32,
+    kinds: &[String],
+    what: &str,
+) -> Result<()> {
     for version in LIBRARIES {
         nccl::library_path(version)?;
     }
-    let program = programs::build_all()?.join("examples/hangs");
+    let program = programs::build_all()?.join("examples").join(name);
     let mut command = root::command(&program);
-    command.arg("--out").arg(programs::target_folder()?.join("hangs"));
-    command.args(["--at-once", &args.at_once.to_string()]);
-    match (args.busy, args.pipelines) {
-        (Some(busy), _) => command.args(["--busy", &busy.to_string()]),
-        (None, Some(pipelines)) => command.args(["--pipelines", &pipelines.to_string()]),
-        (None, None) => command.args(["--times", &args.times.to_string()]),
-    };
-    if !args.kinds.is_empty() {
-        command.args(["--kinds", &args.kinds.join(",")]);
+    command.arg("--out").arg(programs::target_folder()?.join(name));
+    command.args(["--at-once", &at_once.to_string()]).args(words);
+    if !kinds.is_empty() {
+        command.args(["--kinds", &kinds.join(",")]);
     }
     // Missing things are a failure here, and not a test that is skipped.
-    tool::run(
-        command.env("NCCLFLOW_REQUIRE", "all").stdin(Stdio::null()),
-        "dumps that are right often enough",
-    )
+    tool::run(command.env("NCCLFLOW_REQUIRE", "all").stdin(Stdio::null()), what)
 }

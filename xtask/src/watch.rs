@@ -4,11 +4,9 @@
 //! The program that does it is an example of `ncclflow-e2e`, as that of `conformance` is:
 //! `tests/e2e/examples/watch`.
 
-use std::process::Stdio;
-
 use anyhow::Result;
 
-use crate::{hangs, nccl, programs, root, tool};
+use crate::hangs::try_kinds;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -33,23 +31,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    for version in hangs::LIBRARIES {
-        nccl::library_path(version)?;
-    }
-    let program = programs::build_all()?.join("examples/watch");
-    let mut command = root::command(&program);
-    command.arg("--out").arg(programs::target_folder()?.join("watch"));
-    command.args(["--at-once", &args.at_once.to_string()]);
-    match args.minutes {
-        Some(minutes) => command.args(["--minutes", &minutes.to_string()]),
-        None => command.args(["--times", &args.times.to_string()]),
+    let words = match args.minutes {
+        Some(minutes) => ["--minutes".to_owned(), minutes.to_string()],
+        None => ["--times".to_owned(), args.times.to_string()],
     };
-    if !args.kinds.is_empty() {
-        command.args(["--kinds", &args.kinds.join(",")]);
-    }
-    // Missing things are a failure here, and not a test that is skipped.
-    tool::run(
-        command.env("NCCLFLOW_REQUIRE", "all").stdin(Stdio::null()),
-        "alerts that are right often enough",
-    )
+    try_kinds("watch", words, args.at_once, &args.kinds, "alerts that are right often enough")
 }

@@ -13,46 +13,21 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use anyhow::{Context as _, Result, bail};
-use ncclflow_e2e::harness::{
-    dumper::Dump,
-    hangs::{KINDS, kind},
-    programs,
-};
-use test_support::root;
+use anyhow::{Context as _, Result};
+use ncclflow_e2e::harness::{dumper::Dump, hangs::Arguments};
 
 use self::busy::Jobs;
 
 fn main() -> Result<ExitCode> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let value = |name: &str| {
-        let at = arguments.iter().position(|argument| argument == name)?;
-        arguments.get(at + 1).cloned()
-    };
-    let number = |name: &str, default: usize| match value(name) {
-        Some(value) => value.parse().with_context(|| format!("{name} {value}")),
-        None => Ok(default),
-    };
-    let has_all =
-        programs::ncclflow().is_some() && programs::bed().is_some() && programs::nvml_double().is_some();
-    if !root() || !has_all {
-        bail!("something is missing that this needs; see above");
-    }
-    let kept = Kept::new(value("--out").context("--out FOLDER")?.into())?;
-    let at_once = number("--at-once", 2)?.max(1);
-    let passed = if value("--busy").is_some() {
-        busy::run(Jobs::Phases, number("--busy", 0)?, at_once, &kept)?
-    } else if value("--pipelines").is_some() {
-        busy::run(Jobs::Pipelines, number("--pipelines", 0)?, at_once, &kept)?
+    let arguments = Arguments::of_program()?;
+    let kept = Kept::new(arguments.value("--out").context("--out FOLDER")?.into())?;
+    let at_once = arguments.number("--at-once", 2)?.max(1);
+    let passed = if arguments.value("--busy").is_some() {
+        busy::run(Jobs::Phases, arguments.number("--busy", 0)?, at_once, &kept)?
+    } else if arguments.value("--pipelines").is_some() {
+        busy::run(Jobs::Pipelines, arguments.number("--pipelines", 0)?, at_once, &kept)?
     } else {
-        let kinds = match value("--kinds") {
-            Some(names) => names
-                .split(',')
-                .map(|name| kind(name).with_context(|| format!("there is no kind `{name}`")))
-                .collect::<Result<Vec<_>>>()?,
-            None => KINDS.iter().collect(),
-        };
-        suite::run(&kinds, number("--times", 5)?, at_once, &kept)
+        suite::run(&arguments.kinds()?, arguments.number("--times", 5)?, at_once, &kept)
     };
     println!("{}", if passed { "PASSED" } else { "FAILED" });
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })

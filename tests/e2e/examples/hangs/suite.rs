@@ -1,16 +1,9 @@
 //! Each kind so many times, each time on the next library, with one dump after the job has come to rest.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-    thread,
-};
+use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use ncclflow_e2e::harness::{
-    hangs::{Expected, Kind, Outcome, Trial, judge, summary},
-    job::VERSIONS,
-};
+use ncclflow_e2e::harness::hangs::{Expected, Kind, Outcome, Trial, Tried, judge, summary, try_each};
 
 use super::Kept;
 
@@ -28,6 +21,14 @@ struct Counts {
 }
 
 impl Counts {
+    fn of(kind: &Kind, outcomes: &[Outcome]) -> Self {
+        let mut counts = Self::default();
+        for outcome in outcomes {
+            counts.add(kind.expected, *outcome);
+        }
+        counts
+    }
+
     fn add(&mut self, expected: Expected, outcome: Outcome) {
         self.times += 1;
         match outcome {
@@ -44,35 +45,10 @@ impl Counts {
     }
 }
 
-type Work = (&'static Kind, &'static str);
-
 pub(super) fn run(kinds: &[&'static Kind], times: usize, at_once: usize, kept: &Kept) -> bool {
-    let mut work: Vec<Work> = Vec::new();
-    for time in 0..times {
-        for (number, kind) in kinds.iter().enumerate() {
-            let fits: Vec<&str> = VERSIONS.into_iter().filter(|version| kind.is_for(version)).collect();
-            work.push((kind, fits[(number + time) % fits.len()]));
-        }
-    }
-    let left = Mutex::new(work.into_iter());
-    let counts: Mutex<BTreeMap<&str, Counts>> = Mutex::default();
-    let failures: Mutex<Vec<String>> = Mutex::default();
-    thread::scope(|scope| {
-        for _ in 0..at_once {
-            scope.spawn(|| {
-                while let Some((kind, version)) = { lock(&left).next() } {
-                    match try_one(kind, version, kept) {
-                        Ok(outcome) => {
-                            lock(&counts).entry(kind.name).or_default().add(kind.expected, outcome);
-                        }
-                        Err(error) => lock(&failures).push(format!("{}, {version}: {error}", kind.name)),
-                    }
-                }
-            });
-        }
-    });
-    let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let passed = table(kinds, &counts.into_inner().unwrap_or_else(PoisonError::into_inner));
+    let Tried { by_kind, failures } =
+        try_each(kinds, times, at_once, |kind, version| try_one(kind, version, kept));
+    let passed = table(kinds, &by_kind);
     for failure in &failures {
         println!("could not be made: {failure}");
     }
@@ -94,11 +70,11 @@ fn try_one(kind: &'static Kind, version: &str, kept: &Kept) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn table(kinds: &[&'static Kind], counts: &BTreeMap<&str, Counts>) -> bool {
+fn table(kinds: &[&'static Kind], outcomes: &BTreeMap<&str, Vec<Outcome>>) -> bool {
     println!("\n{:<22} {:<14} times  right culprit  right kind  cannot tell  wrong culprit", "kind", "over");
     let (mut told, mut right, mut wrong, mut unexplained) = (0, 0, 0, Vec::new());
     for kind in kinds {
-        let count = counts.get(kind.name).copied().unwrap_or_default();
+        let count = Counts::of(kind, outcomes.get(kind.name).map_or(&[], Vec::as_slice));
         let is_told = kind.expected != Expected::CannotTell;
         println!(
             "{:<22} {:<14} {:>5}  {:>13}  {:>10}  {:>11}  {:>13}",
@@ -132,8 +108,4 @@ fn table(kinds: &[&'static Kind], counts: &BTreeMap<&str, Counts>) -> bool {
         );
     }
     wrong == 0 && right * 100 >= told * RIGHT
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,15 +4,13 @@ use std::{
     collections::BTreeMap,
     fs,
     path::Path,
-    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Result, bail};
 use ncclflow_e2e::harness::{
-    hangs::{Expected, Given, Kind, Then, Trial},
-    job::VERSIONS,
+    hangs::{Expected, Given, Kind, Then, Trial, Tried, try_each},
     watcher::Watcher,
 };
 use rustix::process::Signal;
@@ -57,32 +55,9 @@ struct Counts {
 }
 
 pub(super) fn run(kinds: &[&'static Kind], times: usize, at_once: usize, out: &Path) -> bool {
-    let mut work: Vec<(&'static Kind, &'static str)> = Vec::new();
-    for time in 0..times {
-        for (number, kind) in kinds.iter().enumerate() {
-            let fits: Vec<&str> = VERSIONS.into_iter().filter(|version| kind.is_for(version)).collect();
-            work.push((kind, fits[(number + time) % fits.len()]));
-        }
-    }
-    let left = Mutex::new(work.into_iter());
-    let counts: Mutex<BTreeMap<&str, Counts>> = Mutex::default();
-    let failures: Mutex<Vec<String>> = Mutex::default();
-    thread::scope(|scope| {
-        for _ in 0..at_once {
-            scope.spawn(|| {
-                while let Some((kind, version)) = { lock(&left).next() } {
-                    match try_one(kind, version, out) {
-                        Ok((outcome, seconds)) => {
-                            lock(&counts).entry(kind.name).or_default().add(outcome, seconds);
-                        }
-                        Err(error) => lock(&failures).push(format!("{}, {version}: {error:#}", kind.name)),
-                    }
-                }
-            });
-        }
-    });
-    let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let passed = table(kinds, &counts.into_inner().unwrap_or_else(PoisonError::into_inner));
+    let Tried { by_kind, failures } =
+        try_each(kinds, times, at_once, |kind, version| try_one(kind, version, out));
+    let passed = table(kinds, &by_kind);
     for failure in &failures {
         println!("could not be made: {failure}");
     }
@@ -196,6 +171,14 @@ fn now() -> Duration {
 }
 
 impl Counts {
+    fn of(outcomes: &[(Outcome, Option<f64>)]) -> Self {
+        let mut counts = Self::default();
+        for (outcome, seconds) in outcomes {
+            counts.add(*outcome, *seconds);
+        }
+        counts
+    }
+
     fn add(&mut self, outcome: Outcome, seconds: Option<f64>) {
         self.times += 1;
         match outcome {
@@ -208,14 +191,14 @@ impl Counts {
     }
 }
 
-fn table(kinds: &[&'static Kind], counts: &BTreeMap<&str, Counts>) -> bool {
+fn table(kinds: &[&'static Kind], outcomes: &BTreeMap<&str, Vec<(Outcome, Option<f64>)>>) -> bool {
     println!(
         "\n{:<28} {:<14} {:>5}  {:>5}  {:>4}  {:>6}  {:>5}  {:>8}",
         "kind", "over", "times", "right", "late", "missed", "wrong", "seconds"
     );
     let (mut all, mut right, mut late, mut wrong) = (0, 0, 0, 0);
     for kind in kinds {
-        let count = counts.get(kind.name).cloned().unwrap_or_default();
+        let count = Counts::of(outcomes.get(kind.name).map_or(&[], Vec::as_slice));
         let slowest = count.seconds.iter().copied().reduce(f64::max);
         println!(
             "{:<28} {:<14} {:>5}  {:>5}  {:>4}  {:>6}  {:>5}  {:>8}",
@@ -237,8 +220,4 @@ fn table(kinds: &[&'static Kind], counts: &BTreeMap<&str, Counts>) -> bool {
         kinds.len()
     );
     right * 100 >= all * RIGHT
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

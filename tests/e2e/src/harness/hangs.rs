@@ -5,8 +5,10 @@ mod kind;
 mod kinds;
 mod outcome;
 mod trial;
+mod trials;
 
 pub use kind::{Expected, Given, Kind, Over, Then};
 pub use kinds::{KINDS, kind};
 pub use outcome::{Outcome, judge, summary};
 pub use trial::{GpuStates, Trial, start};
+pub use trials::{Arguments, Tried, try_each};
