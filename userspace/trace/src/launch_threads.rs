@@ -14,7 +14,7 @@ use flow::{
 };
 use inspect::{
     clock::now_ns,
-    process::{ProcessorLimits, Throttled, in_first_pid_namespace, read_text, run_times},
+    process::{ThrottleWatch, Throttled, in_first_pid_namespace, read_text, run_times},
 };
 use recording::format::{Facts, LatestFacts};
 use std::{
@@ -33,9 +33,6 @@ use crate::health::Health;
 
 /// Time between two looks at a thread.
 const PERIOD: Duration = Duration::from_secs(1);
-
-/// Looks at a thread from one search for limits of its process to the next.
-const FIND_LIMITS_EVERY: u32 = 4;
 
 /// Most threads of a process: a process with all GPUs of a host can have one for each.
 const MAX_OF_PROCESS: usize = 16;
@@ -78,9 +75,8 @@ struct Watched {
     seen: Seen,
     /// What was seen at the last look.
     before: Option<Look>,
-    /// Of its process: what stops a process stops all of its threads, so proxies have none.
-    limits: ProcessorLimits,
-    looks: u32,
+    /// Of its process.
+    throttled: ThrottleWatch,
 }
 
 #[derive(Debug)]
@@ -88,7 +84,6 @@ struct Look {
     ts_ns: u64,
     /// The thread's times: ran, waited.
     times: [u64; 2],
-    throttled: Vec<Throttled>,
 }
 
 /// Watch of a recording's records for threads that launch.
@@ -205,7 +200,7 @@ fn add(threads: &mut BTreeMap<Key, Watched>, seen: Seen) {
     let of_process = threads.range((tgid, 0)..=(tgid, u32::MAX)).count();
     if threads.len() < MAX_THREADS && of_process < MAX_OF_PROCESS {
         threads.entry((tgid, tid)).or_insert_with(|| {
-            let mut thread = Watched { seen, before: None, limits: ProcessorLimits::default(), looks: 0 };
+            let mut thread = Watched { seen, before: None, throttled: ThrottleWatch::default() };
             // The first look. One that has ended meanwhile is seen at the next.
             let _ = thread.look(Path::new("/proc"));
             thread
@@ -220,15 +215,13 @@ struct HasEnded;
 impl Watched {
     /// Looks at the thread. Returns its row, if it was looked at before and the kernel counts its times.
     fn look(&mut self, proc: &Path) -> Result<Option<LaunchThreadRow>, HasEnded> {
-        self.find_limits();
         let Seen { key: (_, tid), host, tid: own_tid, is_proxy } = &self.seen;
         let path = proc.join(format!("{}/task/{own_tid}/schedstat", host.pid));
         let times = read_text(path).ok().and_then(|text| run_times(&text)).ok_or(HasEnded)?;
         let ts_ns = now_ns(ClockId::Monotonic);
-        let throttled = self.limits.throttled();
-        let most = self.before.as_ref().map(|before| Throttled::most(&before.throttled, &throttled));
-        let before = self.before.replace(Look { ts_ns, times, throttled });
-        let most = most.unwrap_or_default();
+        // What stops a process stops all of its threads: proxies are not asked.
+        let stopped = if *is_proxy { Throttled::default() } else { self.throttled.look(host.pid) };
+        let before = self.before.replace(Look { ts_ns, times });
         // A kernel without these counts says 0, a new thread of the same number less than before.
         let row = before.filter(|_| times != [0, 0]).and_then(|before| {
             Some(LaunchThreadRow {
@@ -240,27 +233,11 @@ impl Watched {
                 is_proxy: *is_proxy,
                 ran_ns: times[0].checked_sub(before.times[0])?,
                 waited_ns: times[1].checked_sub(before.times[1])?,
-                periods: most.periods,
-                throttled: most.throttled,
+                periods: stopped.periods,
+                throttled: stopped.throttled,
             })
         });
         Ok(row)
-    }
-}
-
-impl Watched {
-    /// Finds the limits of its process now and then: they can be set at any time.
-    fn find_limits(&mut self) {
-        if self.looks.is_multiple_of(FIND_LIMITS_EVERY) && !self.seen.is_proxy {
-            let limits = ProcessorLimits::of(self.seen.host.pid);
-            if limits != self.limits {
-                self.limits = limits;
-                if let Some(before) = &mut self.before {
-                    before.throttled.clear();
-                }
-            }
-        }
-        self.looks = self.looks.wrapping_add(1);
     }
 }
 
@@ -278,7 +255,7 @@ mod tests {
         let task = folder.path().join("7/task/9");
         std::fs::create_dir_all(&task).unwrap();
         let seen = Seen { is_proxy: true, ..seen(7, 9) };
-        let mut thread = Watched { seen, before: None, limits: ProcessorLimits::default(), looks: 0 };
+        let mut thread = Watched { seen, before: None, throttled: ThrottleWatch::default() };
         let mut look = |schedstat: &str| {
             std::fs::write(task.join("schedstat"), schedstat).unwrap();
             thread.look(folder.path()).map(|row| row.map(|row| [row.ran_ns, row.waited_ns]))

@@ -6,12 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inspect::process::{Process, ProcessorLimits, Throttled, read_text, run_times};
+use inspect::process::{Process, ThrottleWatch, Throttled, read_text, run_times};
 
 use crate::activity::{BACKWARD, MAX_THREADS, PROXY};
 
-/// Looks after which names of threads, and limits of the process, are read again: both can be set at any
-/// time.
+/// Looks after which names of threads are read again: they can be set at any time.
 const AGAIN_EVERY: u32 = 4;
 
 /// Processor time of a process between two looks. Of several threads, that of the one that asked for most.
@@ -39,8 +38,7 @@ pub struct ProcessorWatch {
     at: Option<Instant>,
     roles: BTreeMap<u32, Role>,
     times: BTreeMap<u32, [u64; 2]>,
-    limits: ProcessorLimits,
-    throttled: Vec<Throttled>,
+    throttled: ThrottleWatch,
 }
 
 impl ProcessorWatch {
@@ -48,11 +46,6 @@ impl ProcessorWatch {
     pub fn look(&mut self, process: &Process) -> Option<Growth> {
         if self.looks.is_multiple_of(AGAIN_EVERY) {
             self.roles.clear();
-            let limits = ProcessorLimits::of(process.pid());
-            if limits != self.limits {
-                self.limits = limits;
-                self.throttled.clear();
-            }
         }
         self.looks = self.looks.wrapping_add(1);
         let now = Instant::now();
@@ -89,11 +82,10 @@ impl ProcessorWatch {
             }
         }
         self.times = times;
-        let throttled = self.limits.throttled();
-        let before = std::mem::replace(&mut self.throttled, throttled);
+        let throttled = self.throttled.look(process.pid());
         let [launching, proxy] = growths;
         let period = now.saturating_duration_since(self.at.replace(now)?);
-        Some(Growth { period, launching, proxy, throttled: Throttled::most(&before, &self.throttled) })
+        Some(Growth { period, launching, proxy, throttled })
     }
 }
 

@@ -28,7 +28,7 @@ pub use fuse_connections::fuse_connections_that_owe_an_answer;
 pub use identify::Evidence;
 pub use library::{LibraryError, LibraryId, MappedFile, MappedLibrary};
 pub use pid_namespace::in_first_pid_namespace;
-pub use processor_limits::{ProcessorLimits, Throttled};
+pub use processor_limits::{ThrottleWatch, Throttled};
 pub use returns::{can_end_processes, no_return_probes};
 pub use running::{Process, ProcessError};
 pub use running::{is_gone, try_started};

@@ -17,7 +17,7 @@ const SECOND: [&str; 2] = ["", "unified"];
 
 /// `cpu.stat` of the cgroups that a process is in and that have a limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ProcessorLimits(Vec<PathBuf>);
+struct ProcessorLimits(Vec<PathBuf>);
 
 /// Periods of a limit so far, and those in which the time was used up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Throttled {
 
 impl Throttled {
     /// Returns the growth of the limit that was used up most often, between two readings of the same limits.
-    pub fn most(before: &[Self], now: &[Self]) -> Self {
+    fn most(before: &[Self], now: &[Self]) -> Self {
         let growth = before.iter().zip(now).map(|(before, now)| Self {
             periods: now.periods.saturating_sub(before.periods),
             throttled: now.throttled.saturating_sub(before.throttled),
@@ -39,7 +39,7 @@ impl Throttled {
 
 impl ProcessorLimits {
     /// Finds the limits of a process. Where its cgroups cannot be read, there are none.
-    pub fn of(pid: u32) -> Self {
+    fn of(pid: u32) -> Self {
         let text = read_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         Self::find(&text, Path::new("/sys/fs/cgroup"))
     }
@@ -69,8 +69,35 @@ impl ProcessorLimits {
     }
 
     /// Returns the counts of each limit.
-    pub fn throttled(&self) -> Vec<Throttled> {
+    fn throttled(&self) -> Vec<Throttled> {
         self.0.iter().map(|path| parse(&read_text(path).unwrap_or_default())).collect()
+    }
+}
+
+/// Looks from one search for the limits of a process to the next: they can be set at any time.
+const FIND_EVERY: u32 = 4;
+
+/// How often the limits of a process stop it, from look to look.
+#[derive(Clone, Debug, Default)]
+pub struct ThrottleWatch {
+    limits: ProcessorLimits,
+    before: Vec<Throttled>,
+    looks: u32,
+}
+
+impl ThrottleWatch {
+    /// Returns the growth since the last look; 0 at the first, and at those that find other limits.
+    pub fn look(&mut self, pid: u32) -> Throttled {
+        if self.looks.is_multiple_of(FIND_EVERY) {
+            let limits = ProcessorLimits::of(pid);
+            if limits != self.limits {
+                (self.limits, self.before) = (limits, Vec::new());
+            }
+        }
+        self.looks = self.looks.wrapping_add(1);
+        let now = self.limits.throttled();
+        let before = std::mem::replace(&mut self.before, now);
+        Throttled::most(&before, &self.before)
     }
 }
 
