@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::{
     gathered::Gathered,
     launches::median,
-    transits::{End, Place},
+    transits::{Both, End, Place, join},
 };
 
 /// Length of a window whose bounds are put together, and most windows.
@@ -50,30 +50,34 @@ pub(super) struct Offset {
     pub(super) error_ns: u64,
 }
 
-impl Clocks {
-    pub(super) fn of(folders: &[Gathered]) -> Self {
-        let mut messages = Messages::new();
-        let mut ends: HashMap<(&str, Place), (usize, End)> = HashMap::new();
-        for (folder, gathered) in folders.iter().enumerate().filter(|_| folders.len() > 1) {
-            for (name, rows) in gathered.communicators.iter().filter(|_| gathered.has_clock()) {
-                for (place, end) in rows.transits.unmatched() {
-                    let end = end.by(|ns| gathered.wall_ns(ns));
-                    let place = (name.as_str(), place);
-                    match (ends.remove(&place), end) {
-                        (Some((from, End::Sent { at_ns: sent })), End::Arrived { at_ns, .. }) => {
-                            messages.entry((from, folder)).or_default().push((sent, at_ns));
-                        }
-                        (Some((to, End::Arrived { at_ns: arrived, .. })), End::Sent { at_ns }) => {
-                            messages.entry((folder, to)).or_default().push((at_ns, arrived));
-                        }
-                        _ => {
-                            ends.insert(place, (folder, end));
-                        }
-                    }
+/// A message from a host to another, each given by its folder; by wall times of their own.
+pub(super) type Between = (Place, Both<usize>);
+
+/// Returns the messages of each communicator of which two folders have one end each.
+pub(super) fn between(folders: &[Gathered]) -> BTreeMap<&str, Vec<Between>> {
+    let mut found: BTreeMap<&str, Vec<Between>> = BTreeMap::new();
+    let mut ends: HashMap<(&str, Place), (usize, End)> = HashMap::new();
+    for (folder, gathered) in folders.iter().enumerate().filter(|_| folders.len() > 1) {
+        for (name, rows) in gathered.communicators.iter().filter(|_| gathered.has_clock()) {
+            for (place, end) in rows.transits.unmatched() {
+                let end = end.by(|ns| gathered.wall_ns(ns));
+                if let Some(both) = join(&mut ends, (name.as_str(), place), folder, end) {
+                    found.entry(name).or_default().push((place, both));
                 }
             }
         }
-        Self::by(&messages, folders.len())
+    }
+    found
+}
+
+impl Clocks {
+    /// Compares the clocks of so many folders.
+    pub(super) fn of(between: &BTreeMap<&str, Vec<Between>>, folders: usize) -> Self {
+        let mut messages = Messages::new();
+        for (_, both) in between.values().flatten() {
+            messages.entry((both.from, both.to)).or_default().push((both.sent_ns, both.arrived_ns));
+        }
+        Self::by(&messages, folders)
     }
 
     fn by(messages: &Messages, folders: usize) -> Self {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     activity::{Activity, Mean, Measure},
     change::Slowdown,
-    clocks::Clocks,
+    clocks::{Between, Clocks, between},
     gathered::{CommunicatorRows, Gathered, Member, ProcessorTime},
     hosts::{HostClocks, Hosts, Part},
     launches::{Late, Launches, median},
@@ -105,10 +105,16 @@ struct Joined<'a> {
     n_ranks: i32,
     members: BTreeMap<i32, Of>,
     parts: Vec<Part<'a>>,
+    /// Parts on several hosts whose clocks are known against each other.
+    hosts: Vec<Hosts<'a>>,
+    /// Messages between hosts.
+    between: &'a [Between],
 }
 
 /// Returns the evidence on each job.
-pub(super) fn of_jobs(folders: &[Gathered], clocks: &Clocks) -> Vec<Evidence> {
+pub(super) fn of_jobs(folders: &[Gathered]) -> Vec<Evidence> {
+    let between = between(folders);
+    let clocks = Clocks::of(&between, folders.len());
     let mut joined: BTreeMap<&str, Joined<'_>> = BTreeMap::new();
     for (folder, gathered) in folders.iter().enumerate() {
         for (name, rows) in &gathered.communicators {
@@ -119,6 +125,10 @@ pub(super) fn of_jobs(folders: &[Gathered], clocks: &Clocks) -> Vec<Evidence> {
             }
             communicator.parts.push((folder, rows));
         }
+    }
+    for (name, communicator) in &mut joined {
+        communicator.hosts = Hosts::of(&communicator.parts, &clocks);
+        communicator.between = between.get(name).map_or(&[], Vec::as_slice);
     }
     let mut sets = Sets::default();
     for communicator in joined.values() {
@@ -132,7 +142,7 @@ pub(super) fn of_jobs(folders: &[Gathered], clocks: &Clocks) -> Vec<Evidence> {
         }
     }
     let jobs = sets.sets();
-    jobs.into_iter().map(|members| of_job(folders, &joined, members, clocks)).collect()
+    jobs.into_iter().map(|members| of_job(folders, &joined, members, &clocks)).collect()
 }
 
 fn of_job(
@@ -171,7 +181,7 @@ fn of_job(
             }
         };
         communicator.parts.iter().for_each(|(_, rows)| add(&rows.launches, 0));
-        for hosts in Hosts::of(&communicator.parts, clocks) {
+        for hosts in &communicator.hosts {
             add(&hosts.launches(clocks), hosts.error_ns);
         }
     }
@@ -236,8 +246,8 @@ fn of_job(
             Some(MeasuredLink { from: from?, to: to?, in_network, typical_ns, error_ns })
         };
         let mut links: Vec<MeasuredLink> = links.filter_map(|link| of_link(link, 0)).collect();
-        for hosts in Hosts::of(&communicator.parts, clocks) {
-            let (measured, stride) = hosts.links(folders, clocks);
+        for hosts in &communicator.hosts {
+            let (measured, stride) = hosts.links(communicator.between, clocks);
             let measured = shares_of(&measured, since_ns, stride);
             links.extend(measured.into_iter().filter_map(|link| of_link(link, hosts.error_ns)));
         }

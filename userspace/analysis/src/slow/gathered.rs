@@ -202,7 +202,8 @@ impl Gathered {
 
     pub(crate) fn gpu(&mut self, row: &GpuRow) {
         let gpu = (row.gpu, row.gpu_uuid.clone(), row.bus_id.clone());
-        self.gpus.entry(gpu).or_default().add(row, row.ts_ns.saturating_add(self.offset_ns));
+        let wall_ns = self.wall_ns(row.ts_ns);
+        self.gpus.entry(gpu).or_default().add(row, wall_ns);
     }
 
     pub(crate) fn launch_thread(&mut self, row: &LaunchThreadRow) {

@@ -1,14 +1,14 @@
 //! Ranks of a communicator on several hosts, by one clock.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use super::{
-    clocks::Clocks,
-    gathered::{CommunicatorRows, Gathered},
+    clocks::{Between, Clocks},
+    gathered::CommunicatorRows,
     launches::Launches,
-    transits::{End, Link, Place},
+    transits::{Link, Place},
     verdict::milliseconds,
 };
 
@@ -48,25 +48,20 @@ impl<'a> Hosts<'a> {
         launches
     }
 
-    /// Returns links from host to host, and of how many of their messages one was taken. `folders`: all.
-    pub(super) fn links(&self, folders: &[Gathered], clocks: &Clocks) -> (BTreeMap<(i32, i32), Link>, u64) {
-        let mut ends: HashMap<Place, End> = HashMap::new();
-        let mut messages: Vec<(u64, u64, u64, Place)> = Vec::new();
-        for (folder, rows) in &self.parts {
-            let Some(gathered) = folders.get(*folder) else { continue };
-            for (place, end) in rows.transits.unmatched() {
-                let end = end.by(|ns| clocks.common_ns(*folder, gathered.wall_ns(ns)));
-                match (ends.remove(&place), end) {
-                    (Some(End::Sent { at_ns: sent }), End::Arrived { since_ns, at_ns })
-                    | (Some(End::Arrived { since_ns, at_ns }), End::Sent { at_ns: sent }) => {
-                        messages.push((at_ns, sent, since_ns, place));
-                    }
-                    _ => {
-                        ends.insert(place, end);
-                    }
-                }
-            }
-        }
+    /// Returns links from host to host, and of how many of their messages one was taken. `between`: messages
+    /// of the communicator.
+    pub(super) fn links(&self, between: &[Between], clocks: &Clocks) -> (BTreeMap<(i32, i32), Link>, u64) {
+        let of_clock = |folder| clocks.against(folder);
+        let clock = self.parts.first().map(|(folder, _)| of_clock(*folder));
+        let is_part = |folder| Some(of_clock(folder)) == clock;
+        let ours = between.iter().filter(|(_, both)| is_part(both.from) && is_part(both.to));
+        let mut messages: Vec<(u64, u64, u64, &Place)> = ours
+            .map(|(place, both)| {
+                let by_receiver = |wall_ns| clocks.common_ns(both.to, wall_ns);
+                let sent_ns = clocks.common_ns(both.from, both.sent_ns);
+                (by_receiver(both.arrived_ns), sent_ns, by_receiver(both.since_ns), place)
+            })
+            .collect();
         messages.sort_unstable_by_key(|(arrived_ns, ..)| *arrived_ns);
         let mut links: BTreeMap<(i32, i32), Link> = BTreeMap::new();
         for (arrived_ns, sent_ns, since_ns, place) in messages {

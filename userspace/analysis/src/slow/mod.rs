@@ -35,7 +35,6 @@ mod together;
 mod transits;
 mod verdict;
 
-use clocks::Clocks;
 pub use counted::{Counted, CountedRank};
 pub(crate) use gathered::Gathered;
 pub use gathered::ProcessorTime;
@@ -59,5 +58,5 @@ pub(crate) fn bound(folders: &mut [Gathered]) {
 
 /// Judges the jobs of folders that were read side by side.
 pub(crate) fn judge(folders: &[Gathered]) -> Vec<Slow> {
-    evidence::of_jobs(folders, &Clocks::of(folders)).iter().map(Slow::of).collect()
+    evidence::of_jobs(folders).iter().map(Slow::of).collect()
 }

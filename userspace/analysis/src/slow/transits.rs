@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    hash::BuildHasher as _,
+    hash::{BuildHasher as _, Hash},
 };
 
 use flow::schema::{MessageRow, Stage};
@@ -51,10 +51,40 @@ pub(super) enum End {
     },
 }
 
+/// What both ends of a message saw, and who saw it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Both<T> {
+    pub(super) from: T,
+    pub(super) to: T,
+    pub(super) sent_ns: u64,
+    /// When the receiver could take it.
+    pub(super) since_ns: u64,
+    pub(super) arrived_ns: u64,
+}
+
+/// Puts what an end saw beside what the other did, which may still be to come.
+pub(super) fn join<K: Eq + Hash, T>(
+    pending: &mut HashMap<K, (T, End)>,
+    message: K,
+    by: T,
+    end: End,
+) -> Option<Both<T>> {
+    match (pending.remove(&message), (by, end)) {
+        (Some((from, End::Sent { at_ns })), (to, End::Arrived { since_ns, at_ns: arrived_ns }))
+        | (Some((to, End::Arrived { since_ns, at_ns: arrived_ns })), (from, End::Sent { at_ns })) => {
+            Some(Both { from, to, sent_ns: at_ns, since_ns, arrived_ns })
+        }
+        (_, seen) => {
+            pending.insert(message, seen);
+            None
+        }
+    }
+}
+
 /// Messages of a communicator.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Transits {
-    pending: HashMap<Place, End>,
+    pending: HashMap<Place, ((), End)>,
     /// One of so many collectives is kept.
     stride: u64,
     pub(super) links: BTreeMap<(i32, i32), Link>,
@@ -106,14 +136,8 @@ impl Transits {
             }
         };
         let place = Place { seq: row.seq, channel: row.channel, step: row.step, from, to };
-        match (self.pending.remove(&place), end) {
-            (Some(End::Sent { at_ns }), End::Arrived { since_ns, at_ns: arrived_ns })
-            | (Some(End::Arrived { since_ns, at_ns: arrived_ns }), End::Sent { at_ns }) => {
-                self.links.entry((from, to)).or_default().add(row.channel, at_ns, since_ns, arrived_ns);
-            }
-            _ => {
-                self.pending.insert(place, end);
-            }
+        if let Some(Both { sent_ns, since_ns, arrived_ns, .. }) = join(&mut self.pending, place, (), end) {
+            self.links.entry((from, to)).or_default().add(row.channel, sent_ns, since_ns, arrived_ns);
         }
         self.thin(MAX_PENDING);
     }
@@ -138,7 +162,7 @@ impl Transits {
 
     /// Returns the messages whose other end is on another host, or was not seen.
     pub(super) fn unmatched(&self) -> impl Iterator<Item = (Place, End)> {
-        self.pending.iter().map(|(place, end)| (*place, *end))
+        self.pending.iter().map(|(place, ((), end))| (*place, *end))
     }
 
     fn is_kept(&self, seq: u64) -> bool {
