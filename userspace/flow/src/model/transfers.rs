@@ -163,7 +163,7 @@ fn first_stage(record: &FlowRecord, peer: &PeerFlow) -> Stage {
         Pattern::NvlsTree => Stage::NvlsTree,
         Pattern::PatUp => Stage::PatUp,
         Pattern::PatDown => Stage::PatDown,
-        // The last three have no messages.
+        // All but sends and receives have no messages.
         Pattern::Send
         | Pattern::Recv
         | Pattern::Profiler
