@@ -19,8 +19,6 @@ pub struct Launch {
     pub kernel: Option<Name>,
     /// Calls that the launch serves; `None`: not known.
     pub calls: Option<u64>,
-    /// Bytes of all its calls, each rounded up to a multiple of 1,024.
-    pub bytes_at_most: Option<u64>,
     /// The call, if it is the only one. Of a launch of several, function, type and reduction are of all of
     /// them.
     pub call: LaunchedCall,
@@ -109,7 +107,6 @@ pub(super) fn launch(
         kind,
         kernel: None,
         calls: None,
-        bytes_at_most: None,
         call: LaunchedCall { root: -1, ..LaunchedCall::default() },
         elsewhere: kind == LaunchKind::OneSided && spans.one_sided_elsewhere,
     };

@@ -35,13 +35,9 @@ impl PlanAssembler {
         let rounded = (pattern == Pattern::Symmetric && launch.calls.is_some_and(|calls| calls > 1))
             .then_some(plan.work_bytes);
         let op = LaunchedOp {
-            kind: launch.kind,
             kernel: launch.kernel.clone(),
-            calls: launch.calls,
-            bytes: call.bytes,
             bytes_at_most: rounded,
-            send: call.send,
-            recv: call.recv,
+            ..launched_op(launch.kind, launch.calls, call)
         };
         Some(made(plan, pattern, op, call))
     }
@@ -50,16 +46,7 @@ impl PlanAssembler {
     pub(super) fn one_sided(plan: &PlanEvent, parts: &Parts) -> Vec<ProxyCall> {
         let op_of = |OneSidedCall { by_proxy, call }: &OneSidedCall| {
             let kind = if *by_proxy { LaunchKind::OneSidedByProxy } else { LaunchKind::OneSidedByCopy };
-            let op = LaunchedOp {
-                kind,
-                kernel: None,
-                calls: Some(1),
-                bytes: call.bytes,
-                bytes_at_most: None,
-                send: call.send,
-                recv: call.recv,
-            };
-            made(plan, Pattern::OneSided, op, call)
+            made(plan, Pattern::OneSided, launched_op(kind, Some(1), call), call)
         };
         parts.one_sided.iter().map(op_of).collect()
     }
@@ -99,16 +86,14 @@ pub(super) fn grouped(plan: &PlanEvent, parts: &Parts) -> Option<ProxyCall> {
         root: -1,
         ..LaunchedCall::default()
     };
-    let op = LaunchedOp {
-        kind: LaunchKind::Grouped,
-        kernel: None,
-        calls: Some(calls),
-        bytes: call.bytes,
-        bytes_at_most: None,
-        send: call.send,
-        recv: call.recv,
-    };
+    let op = launched_op(LaunchKind::Grouped, Some(calls), &call);
     Some(made(plan, Pattern::Grouped, op, &call))
+}
+
+/// Returns what a launch says beyond other ops, by its call.
+fn launched_op(kind: LaunchKind, calls: Option<u64>, call: &LaunchedCall) -> LaunchedOp {
+    let LaunchedCall { bytes, send, recv, .. } = *call;
+    LaunchedOp { kind, kernel: None, calls, bytes, bytes_at_most: None, send, recv }
 }
 
 fn made(plan: &PlanEvent, pattern: Pattern, launch: LaunchedOp, call: &LaunchedCall) -> ProxyCall {
