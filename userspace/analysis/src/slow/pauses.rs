@@ -96,9 +96,7 @@ fn in_communicator(lateness: &[u64], lasted: &[Option<u64>], numbers: &[u64], it
         }
     }
     let all_ns: u64 = lasted.iter().flatten().sum();
-    let paused_ns: u64 = pauses.iter().map(|(_, ns)| ns).sum();
     let every = rhythm(&pauses);
-    let is_enough = pauses.len() >= MIN_PAUSES;
     Pauses {
         iterations: lateness.len(),
         typical_ns,
@@ -107,8 +105,17 @@ fn in_communicator(lateness: &[u64], lasted: &[Option<u64>], numbers: &[u64], it
         count: pauses.len(),
         pause_ns: median(pauses.iter().map(|(_, ns)| *ns).collect()),
         every,
-        cost_percent: if is_enough { paused_ns as f64 * 100.0 / all_ns.max(1) as f64 } else { 0.0 },
+        cost_percent: recurring(&pauses) as f64 * 100.0 / all_ns.max(1) as f64,
     }
+}
+
+/// Returns the time of pauses, of which none counts for more than the [`MIN_PAUSES`]th longest: what comes
+/// once or twice, as where a rank waited for data of a GPU that stood still, is no habit of a host.
+fn recurring(pauses: &[(u64, u64)]) -> u64 {
+    let mut longest: Vec<u64> = pauses.iter().map(|(_, ns)| *ns).collect();
+    longest.sort_unstable_by_key(|ns| std::cmp::Reverse(*ns));
+    let most = longest.get(MIN_PAUSES - 1).copied().unwrap_or(0);
+    longest.iter().map(|ns| ns.min(&most)).sum()
 }
 
 /// Returns the number of iterations from one pause to the next, if it is mostly the same.
@@ -118,4 +125,29 @@ fn rhythm(pauses: &[(u64, u64)]) -> Option<u64> {
     let usual = median(between.clone());
     let same = between.iter().filter(|other| **other == usual).count();
     (pauses.len() >= MIN_RHYTHM && same * 10 >= between.len() * 7 && usual > 1).then_some(usual)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rank that is late by so many milliseconds, once in ten iterations of 10 ms, which are longer by that.
+    fn cost(pauses_ms: &[u64]) -> f64 {
+        let late: Vec<u64> = (0..100)
+            .map(|at| if at % 10 == 5 { pauses_ms.get(at / 10).copied().unwrap_or(0) * 1_000_000 } else { 0 })
+            .collect();
+        let lasted: Vec<Option<u64>> = late.iter().map(|ns| Some(10_000_000 + ns)).collect();
+        let numbers: Vec<u64> = (0..100).collect();
+        in_communicator(&late, &lasted, &numbers, 10_000_000).cost_percent
+    }
+
+    #[test]
+    fn a_single_long_pause_is_no_habit() {
+        let equal = cost(&[20; 10]);
+        assert!((equal - 200.0 * 100.0 / 1200.0).abs() < 0.1, "{equal}");
+        let single = cost(&[3900, 21, 10]);
+        assert!(single < 1.0, "{single}");
+        assert!(cost(&[3900, 3900]) < 0.1);
+        assert!(cost(&[3900, 3900, 3900]) > 90.0);
+    }
 }
