@@ -45,7 +45,9 @@ pub extern "C" fn find_sent(stack: *mut Stack) -> u64 {
     // SAFETY: not null, and given by `send_stack`.
     let stack = unsafe { &mut *stack };
     let mut is_known = 0;
-    if let Some(known) = maps::STACKS_SENT.get_ptr(&stack.key) {
+    // Kernels before 6.2 take no key or element of a map from memory that a function was given.
+    let key = stack.key;
+    if let Some(known) = maps::STACKS_SENT.get_ptr(&key) {
         // SAFETY: a live element of the map. Another stack can take its place meanwhile: then it is not whole.
         stack.sent = unsafe { known.read_volatile() };
         is_known = stack.sent.is_whole(stack.key) as u64;
@@ -102,8 +104,8 @@ fn read_version(stack: &mut Stack) {
 /// Notes that the stack's frames were sent. Where it cannot be kept they are sent again.
 #[inline(always)]
 pub fn keep(stack: &mut Stack) {
-    stack.sent = SentStack::new(stack.key, stack.head.id, stack.version);
-    let _ = maps::STACKS_SENT.insert(&stack.key, &stack.sent, 0);
+    let (key, sent) = (stack.key, SentStack::new(stack.key, stack.head.id, stack.version));
+    let _ = maps::STACKS_SENT.insert(&key, &sent, 0);
 }
 
 /// Reads for each frame what tells its code from other code and is not in the key, and adds it to the frame's guard.
