@@ -12,11 +12,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
 use self::row::Row;
-use crate::{nccl, programs, repository, root, tool::say};
+use crate::{nccl, programs, repository, root, tool::say, vm};
 
 const DOCUMENT: &str = "docs/NCCL-SUPPORT.md";
 const BEGIN: &str = "<!-- cargo xtask verify conformance --nccl all --write: begin -->";
@@ -42,6 +43,10 @@ pub(crate) struct Args {
     /// No jobs on the bed
     #[arg(long, conflicts_with = "quick")]
     no_bed: bool,
+    /// Run libraries for aarch64 in a virtual machine, which is emulated: some minutes for each. Without it they
+    /// are resolved only
+    #[arg(long, conflicts_with = "no_run")]
+    emulate: bool,
     /// Keep libraries in the cache that were not there before
     #[arg(long)]
     keep: bool,
@@ -101,13 +106,29 @@ fn versions(named: &[String]) -> Vec<String> {
     named.iter().flat_map(of).collect()
 }
 
+/// Time for a library in an emulated machine.
+const EMULATED: Duration = Duration::from_secs(3600);
+
 fn examine(program: &Path, version: &str, args: &Args) -> Result<Row> {
     let library = nccl::library_path(version)?;
+    let is_emulated = args.emulate && version.ends_with("-aarch64");
+    let options = [(args.no_run, "--no-run"), (args.quick, "--quick"), (args.no_bed, "--no-bed")];
+    let options = options.into_iter().filter(|(is_given, _)| *is_given).map(|(_, option)| option);
+    if is_emulated {
+        let library = library.to_str().context("the cache has an odd name")?;
+        let words = options.chain([library]).map(str::to_owned);
+        let (code, printed) = vm::run_on_arm64("examples/conformance", words, EMULATED)?;
+        // What it says while it works comes from the same console.
+        let (rows, said): (Vec<&str>, Vec<&str>) = printed.lines().partition(|line| line.starts_with('{'));
+        for line in said {
+            say(line);
+        }
+        let row = rows.last().with_context(|| format!("it ended with {code} and no row"))?;
+        return serde_json::from_str(row).context("the row of the emulated machine");
+    }
     let mut command = root::command(program);
-    command.args(args.no_run.then_some("--no-run")).args(args.quick.then_some("--quick"));
-    command.args(args.no_bed.then_some("--no-bed"));
     // A witness that is missing is a failure here, and not a test that is skipped.
-    command.env("NCCLFLOW_REQUIRE", "root,programs");
+    command.args(options).env("NCCLFLOW_REQUIRE", "root,programs");
     let output = command.arg(&library).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("starting `{}`", program.display()))?;
     serde_json::from_slice(&output.stdout)

@@ -15,6 +15,7 @@ mod ebpf_digest;
 mod fuzz;
 mod hangs;
 mod job;
+mod kernels;
 mod layouts;
 mod nccl;
 mod output_docs;
@@ -100,6 +101,8 @@ enum Verify {
     Hangs(hangs::Args),
     /// Watch every kind of hang, and of wait that is none, and count what `ncclflow watch` says of them (root)
     Watch(watch::Args),
+    /// What works under which kernel, in virtual machines: a table (root)
+    Kernels(kernels::Args),
     /// Trace a node for a long time while its tenants do all that tenants do (root)
     Soak(soak::Args),
     /// Feed changed files and memory to what reads them, to see that none does harm (cargo-fuzz)
@@ -132,6 +135,7 @@ fn main() -> Result<()> {
         Command::Verify(Verify::Conformance(args)) => conformance::run(&args),
         Command::Verify(Verify::Hangs(args)) => hangs::run(&args),
         Command::Verify(Verify::Watch(args)) => watch::run(&args),
+        Command::Verify(Verify::Kernels(args)) => kernels::run(&args),
         Command::Verify(Verify::Soak(args)) => soak::run(&args),
         Command::Verify(Verify::Fuzz(args)) => fuzz::run(&args),
         Command::Verify(Verify::Parquet(args)) => parquet::run(&args),

@@ -176,7 +176,7 @@ pub(crate) fn cache_folder(name: &str) -> Result<PathBuf> {
     Ok(cache.parent().unwrap_or(&cache).join(name))
 }
 
-fn cache() -> Result<PathBuf> {
+pub(crate) fn cache() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("NCCLFLOW_NCCL_CACHE").filter(|path| !path.is_empty()) {
         return Ok(path.into());
     }

@@ -4,9 +4,13 @@
 //! kernels than developers. The virtual machine has this machine's root file system, which QEMU gives it
 //! read-only, under an overlay in memory. So programs, libraries and tests that are built here run there
 //! without change, and leave nothing behind.
+//!
+//! A machine of another processor has a Debian of its own in that place, and sees this repository, the libraries
+//! of the cache, and the programs that were built for it.
 
 mod initramfs;
 mod kernel;
+mod system;
 
 use std::{
     fs,
@@ -18,7 +22,10 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow};
 
-use self::kernel::Kernel;
+use self::{
+    kernel::Kernel,
+    system::{Arch, System},
+};
 use crate::{programs, root};
 
 #[derive(Debug, clap::Args)]
@@ -33,10 +40,19 @@ Ubuntu has the modules in a package of their own, which is needed too:
   cargo xtask vm --package linux-image-unsigned-5.15.0-*.deb --package linux-modules-5.15.0-*.deb -- \\
       target/debug/ncclflow doctor
 
+An arm64 machine needs no packages: it has Debian's kernel 6.1 and programs, which are fetched (debootstrap) and kept,
+and this workspace's programs, which are built for it and are first in PATH:
+
+  cargo xtask vm --arch arm64 -- ncclflow doctor
+
 Exits as the command does.")]
 pub(crate) struct Args {
+    /// The machine's processor
+    #[arg(long, value_name = "NAME", default_value = "x86-64")]
+    arch: Arch,
+
     /// A kernel's package, and those of its modules
-    #[arg(long = "package", value_name = "DEB", required = true)]
+    #[arg(long = "package", value_name = "DEB", required_unless_present = "arch")]
     packages: Vec<PathBuf>,
 
     /// How QEMU runs it: `kvm`, or `tcg`, which needs nothing and is some twenty times slower
@@ -58,48 +74,105 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
+impl Args {
+    fn of(arch: Arch, accelerator: &str, command: Vec<String>, timeout: Duration) -> Self {
+        let timeout = u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX);
+        let accelerator = accelerator.to_owned();
+        Self { arch, packages: Vec::new(), accelerator, cpus: 2, memory: 4096, timeout, command }
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let system = System::of(args.arch)?;
+    let (code, _) = run_in(&system, args, io::stdout())?;
+    exit(code)
+}
+
+/// Runs a command under a kernel of these packages. Returns its exit status, and what it printed.
+pub(crate) fn run_under(
+    packages: &[PathBuf],
+    accelerator: &str,
+    command: &[&str],
+    timeout: Duration,
+) -> Result<(i32, String)> {
+    let command = command.iter().map(|word| (*word).to_owned()).collect();
+    let args = Args { packages: packages.to_vec(), ..Args::of(Arch::X86_64, accelerator, command, timeout) };
+    let (code, printed) = run_in(&System::of(args.arch)?, &args, Vec::new())?;
+    Ok((code, String::from_utf8_lossy(&printed).into_owned()))
+}
+
+/// Runs one of the workspace's programs in an arm64 machine. `program`: its path in the folder of programs.
+/// Returns its exit status, and what it printed.
+pub(crate) fn run_on_arm64(
+    program: &str,
+    arguments: impl IntoIterator<Item = String>,
+    timeout: Duration,
+) -> Result<(i32, String)> {
+    let system = System::of(Arch::Arm64)?;
+    let program = system.programs.as_deref().unwrap_or(Path::new("")).join(program);
+    let mut command = vec![program.to_str().context("the target folder has an odd name")?.to_owned()];
+    command.extend(arguments);
+    let args = Args::of(Arch::Arm64, "tcg", command, timeout);
+    let (code, printed) = run_in(&system, &args, Vec::new())?;
+    Ok((code, String::from_utf8_lossy(&printed).into_owned()))
+}
+
+/// Runs the machine. Returns the command's exit status, and where its output was written to.
+fn run_in<W: Write + Send + 'static>(system: &System, args: &Args, out: W) -> Result<(i32, W)> {
     root::become_root("a virtual machine of this machine's own files")?;
     let folder = programs::target_folder()?.join(format!("vm-{}", std::process::id()));
     fs::create_dir(&folder).with_context(|| format!("making `{}`", folder.display()))?;
-    let made = Kernel::unpack(&args.packages, &folder).and_then(|kernel| {
-        let initramfs = initramfs::make(&kernel, &args.command, args.memory, &folder)?;
-        eprintln!("Linux {}, by {}", kernel.release, args.accelerator);
-        boot(args, &kernel.image, &initramfs)
+    let kernel = if args.packages.is_empty() {
+        Kernel::of(&system.root)
+    } else {
+        Kernel::unpack(&args.packages, &folder)
+    };
+    let made = kernel.and_then(|kernel| {
+        let initramfs = initramfs::make(system, &kernel, &args.command, args.memory, &folder)?;
+        eprintln!("Linux {} ({}), by {}", kernel.release, args.arch.name(), args.accelerator);
+        boot(args, &kernel.image, &initramfs, out)
     });
     let _ = fs::remove_dir_all(&folder);
-    exit(made?)
+    made
 }
 
-/// Boots the machine and prints what the command prints. Returns the command's exit status.
-fn boot(args: &Args, image: &Path, initramfs: &Path) -> Result<i32> {
-    let mut machine = Command::new("qemu-system-x86_64");
-    machine.args(["-accel", &args.accelerator]);
-    machine.args(["-cpu", "max", "-nographic", "-no-reboot"]);
+/// Boots the machine and writes what the command prints.
+fn boot<W: Write + Send + 'static>(args: &Args, image: &Path, initramfs: &Path, out: W) -> Result<(i32, W)> {
+    let emulator = args.arch.emulator();
+    let mut machine = Command::new(emulator.program);
+    machine.args(emulator.options).args(["-accel", &args.accelerator]);
+    machine.args(["-nic", "none", "-nographic", "-no-reboot"]);
     machine.args(["-smp", &args.cpus.to_string(), "-m", &args.memory.to_string()]);
     // multidevs: keeps inode numbers of different file systems apart.
     machine.args(["-virtfs", "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap"]);
     machine.arg("-kernel").arg(image).arg("-initrd").arg(initramfs);
+    let console = emulator.console;
     // The clock of an emulated machine cannot be calibrated.
-    machine.args(["-append", "console=ttyS0 quiet loglevel=3 mitigations=off tsc=reliable panic=-1"]);
+    let words = format!("console={console} quiet loglevel=3 mitigations=off tsc=reliable panic=-1");
+    machine.args(["-append", &words]);
     let mut machine = machine
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .context("starting `qemu-system-x86_64` (Debian: qemu-system-x86)")?;
+        .with_context(|| format!("starting `{}` (Debian: {})", emulator.program, emulator.package))?;
     let console = machine.stdout.take().context("QEMU has no output")?;
-    let lines = std::thread::spawn(move || show(BufReader::new(console), io::stdout()));
+    let lines = std::thread::spawn(move || {
+        let mut out = out;
+        let shown = show(BufReader::new(console), &mut out);
+        (shown, out)
+    });
     let in_time = ends_within(&mut machine, Duration::from_secs(args.timeout.into()))?;
-    let shown =
-        lines.join().map_err(|_| anyhow!("showing the output failed"))?.context("writing the output")?;
-    shown.code.with_context(|| {
+    let (shown, out) = lines.join().map_err(|_| anyhow!("showing the output failed"))?;
+    let shown = shown.context("writing the output")?;
+    let code = shown.code.with_context(|| {
         let place = if shown.has_begun { "under" } else { "before" };
         if in_time {
             format!("the kernel ended {place} the command; what it said is above")
         } else {
             format!("the machine was switched off {place} the command, after {} s (--timeout)", args.timeout)
         }
-    })
+    })?;
+    Ok((code, out))
 }
 
 /// Waits for the machine's end, and ends it after this time. Returns whether it ended by itself.

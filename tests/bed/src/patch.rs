@@ -1,6 +1,6 @@
 //! Absolute jumps written over functions of the library in this process's memory. The file is not changed.
 //!
-//! Runs once, before any NCCL call and while this is the only thread. x86-64 only.
+//! Runs once, before any NCCL call and while this is the only thread.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -11,10 +11,10 @@ use anyhow::{Result, bail};
 
 use crate::library::{Library, Symbol};
 
-/// `jmp *0(%rip)` and the 8-byte target.
-const JUMP: usize = 14;
-/// `mov $index, %edi` and a jump.
-const JUMP_WITH_INDEX: usize = 5 + JUMP;
+use code::{JUMP, LOAD, jump, load};
+
+/// A load of the first argument and a jump.
+const JUMP_WITH_INDEX: usize = LOAD + JUMP;
 /// `cudaErrorNotSupported`
 const NOT_SUPPORTED: c_int = 801;
 
@@ -52,9 +52,7 @@ pub(crate) fn replace_runtime(library: &Library, replacements: &HashMap<&str, us
         } else if symbol.size < JUMP_WITH_INDEX {
             outcome.left.push(symbol.name.clone());
         } else {
-            let index = u32::try_from(refusals.len())?;
-            let mut code = vec![0xbf];
-            code.extend(index.to_le_bytes());
+            let mut code = load(u16::try_from(refusals.len())?).to_vec();
             code.extend(jump(refuse as *const () as usize));
             write_code(symbol, &code)?;
             refusals.push(Refusal { name: symbol.name.clone(), said: AtomicBool::new(false) });
@@ -67,15 +65,62 @@ pub(crate) fn replace_runtime(library: &Library, replacements: &HashMap<&str, us
     Ok(outcome)
 }
 
-fn jump(target: usize) -> [u8; JUMP] {
-    let mut code = [0; JUMP];
-    code[..6].copy_from_slice(&[0xff, 0x25, 0, 0, 0, 0]);
-    code[6..].copy_from_slice(&(target as u64).to_le_bytes());
-    code
+#[cfg(target_arch = "x86_64")]
+mod code {
+    /// `jmp *0(%rip)` and the 8-byte target.
+    pub(super) const JUMP: usize = 14;
+    /// `mov $index, %edi`
+    pub(super) const LOAD: usize = 5;
+
+    pub(super) fn jump(target: usize) -> [u8; JUMP] {
+        let mut code = [0; JUMP];
+        code[..6].copy_from_slice(&[0xff, 0x25, 0, 0, 0, 0]);
+        code[6..].copy_from_slice(&(target as u64).to_le_bytes());
+        code
+    }
+
+    pub(super) fn load(index: u16) -> [u8; LOAD] {
+        let [low, high] = index.to_le_bytes();
+        [0xbf, low, high, 0, 0]
+    }
+
+    /// The processor sees by itself that code was written.
+    pub(super) fn written(_start: usize, _end: usize) {}
+}
+
+#[cfg(target_arch = "aarch64")]
+mod code {
+    use std::ffi::c_void;
+
+    /// `ldr x16, 8`, `br x16` and the 8-byte target.
+    pub(super) const JUMP: usize = 16;
+    /// `mov w0, #index`
+    pub(super) const LOAD: usize = 4;
+
+    pub(super) fn jump(target: usize) -> [u8; JUMP] {
+        let mut code = [0; JUMP];
+        code[..4].copy_from_slice(&0x5800_0050_u32.to_le_bytes());
+        code[4..8].copy_from_slice(&0xd61f_0200_u32.to_le_bytes());
+        code[8..].copy_from_slice(&(target as u64).to_le_bytes());
+        code
+    }
+
+    pub(super) fn load(index: u16) -> [u8; LOAD] {
+        (0x5280_0000 | u32::from(index) << 5).to_le_bytes()
+    }
+
+    /// Has the processor read code anew that was written.
+    pub(super) fn written(start: usize, end: usize) {
+        unsafe extern "C" {
+            /// The compiler's runtime library has it.
+            safe fn __clear_cache(start: *mut c_void, end: *mut c_void);
+        }
+        __clear_cache(start as *mut c_void, end as *mut c_void);
+    }
 }
 
 extern "C" fn refuse(index: usize) -> c_int {
-    // Only the low half of the register was written.
+    // Only the low half of the register was written, at least on x86-64.
     let refusal = REFUSALS.get().and_then(|all| all.get(index & 0xffff_ffff));
     if let Some(refusal) = refusal
         && !refusal.said.swap(true, Ordering::Relaxed)
@@ -88,14 +133,16 @@ extern "C" fn refuse(index: usize) -> c_int {
     NOT_SUPPORTED
 }
 
-fn write_code(symbol: &Symbol, code: &[u8]) -> Result<()> {
-    const PAGE: usize = 4096;
-    let start = symbol.runtime_addr & !(PAGE - 1);
-    let length = (symbol.runtime_addr + code.len()).next_multiple_of(PAGE) - start;
+fn write_code(symbol: &Symbol, new: &[u8]) -> Result<()> {
+    // SAFETY: it reads a number that the kernel gave this process.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })?;
+    let start = symbol.runtime_addr & !(page - 1);
+    let length = (symbol.runtime_addr + new.len()).next_multiple_of(page) - start;
     protect(start, length, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)?;
-    // SAFETY: the function is at least as long as `code`, its pages were just made writable, and no other
+    // SAFETY: the function is at least as long as `new`, its pages were just made writable, and no other
     // thread runs yet that could be inside it.
-    unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), symbol.runtime_addr as *mut u8, code.len()) };
+    unsafe { std::ptr::copy_nonoverlapping(new.as_ptr(), symbol.runtime_addr as *mut u8, new.len()) };
+    code::written(symbol.runtime_addr, symbol.runtime_addr + new.len());
     protect(start, length, libc::PROT_READ | libc::PROT_EXEC)
 }
 

@@ -93,7 +93,11 @@ fn examine(library: &Path, programs: Option<&Programs>, on_the_bed: OnTheBed) ->
         let differences = differences(&own, &found, [&image, &copy]);
         row.mismatches.extend(differences.into_iter().map(|what| format!("{}: {what}", options.join(" "))));
     }
-    let runs_here = own.machine == Machine::X86_64 && cfg!(target_arch = "x86_64");
+    let runs_here = match own.machine {
+        Machine::X86_64 => cfg!(target_arch = "x86_64"),
+        Machine::Aarch64 => cfg!(target_arch = "aarch64"),
+        Machine::Other(_) => false,
+    };
     if let Some(programs) = programs.filter(|_| runs_here) {
         let copy = folder.path().join("libnccl.so.2");
         let subjects = [(library, None), (copy.as_path(), Some(library))];

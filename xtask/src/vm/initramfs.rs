@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::kernel::Kernel;
+use super::{kernel::Kernel, system::System};
 use crate::tool;
 
 /// Marks that the script prints before the command's output and, with the exit status, after it.
@@ -23,20 +23,26 @@ pub(super) const END: &str = "ncclflow-vm: end ";
 const COMMAND: &str = "ncclflow-vm-command";
 
 /// Makes the initramfs. `memory`: MiB of the machine. A quarter of it is for files that are written.
-pub(super) fn make(kernel: &Kernel, command: &[String], memory: u32, folder: &Path) -> Result<PathBuf> {
+pub(super) fn make(
+    system: &System,
+    kernel: &Kernel,
+    command: &[String],
+    memory: u32,
+    folder: &Path,
+) -> Result<PathBuf> {
     let tree = folder.join("initramfs");
     for name in ["bin", "modules", "proc", "dev", "below", "above", "root"] {
         fs::create_dir_all(tree.join(name)).context("making the machine's first files")?;
     }
-    let busybox = Path::new("/bin/busybox");
-    fs::copy(busybox, tree.join("bin/busybox"))
+    let busybox = system.root.join("bin/busybox");
+    fs::copy(&busybox, tree.join("bin/busybox"))
         .with_context(|| format!("copying `{}` (Debian: busybox-static)", busybox.display()))?;
     let mut modules = Vec::new();
     for module in &kernel.modules {
         modules.push(add_module(module, &tree.join("modules"))?);
     }
-    write_program(&tree.join("init"), &init(&modules, memory / 4))?;
-    write_program(&tree.join(COMMAND), &command_script(command)?)?;
+    write_program(&tree.join("init"), &init(system, &modules, memory / 4)?)?;
+    write_program(&tree.join(COMMAND), &command_script(system, command)?)?;
     let archive = folder.join("initramfs.cpio");
     let pack = "cd \"$1\" && find . | cpio --quiet --create --format newc > \"$2\"";
     tool::run(
@@ -64,9 +70,19 @@ fn add_module(module: &Path, folder: &Path) -> Result<String> {
 }
 
 /// Returns the init script. `room`: MiB for files that are written.
-fn init(modules: &[String], room: u32) -> String {
+fn init(system: &System, modules: &[String], room: u32) -> Result<String> {
     let modules = modules.join(" ");
-    format!(
+    let word = |path: &Path| -> Result<String> {
+        let path = path.to_str().with_context(|| format!("`{}` has an odd name", path.display()))?;
+        Ok(quoted(path.trim_end_matches('/')))
+    };
+    let files = word(&system.root)?;
+    let mut shared = String::new();
+    for folder in &system.shared {
+        let folder = word(folder)?;
+        writeln!(shared, "mkdir -p /root{folder}; mount --bind /below{folder} /root{folder}")?;
+    }
+    Ok(format!(
         "#!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/bin
@@ -76,8 +92,8 @@ for module in {modules}; do insmod /modules/$module; done
 mount -t 9p -o trans=virtio,version=9p2000.L,cache=loose,msize=1048576,ro root /below || poweroff -f
 mount -t tmpfs -o size={room}m none /above
 mkdir /above/files /above/work
-mount -t overlay -o lowerdir=/below,upperdir=/above/files,workdir=/above/work none /root || poweroff -f
-mount -t proc none /root/proc
+mount -t overlay -o lowerdir=/below{files},upperdir=/above/files,workdir=/above/work none /root || poweroff -f
+{shared}mount -t proc none /root/proc
 mount -t sysfs none /root/sys
 mount -t tracefs none /root/sys/kernel/tracing
 mount -t devtmpfs none /root/dev
@@ -91,12 +107,12 @@ chroot /root /{COMMAND} < /dev/null
 echo \"{END}$?\"
 poweroff -f
 "
-    )
+    ))
 }
 
 /// Returns a script that runs the command in this directory, with the parts of the environment that it is
 /// likely to need.
-fn command_script(command: &[String]) -> Result<String> {
+fn command_script(system: &System, command: &[String]) -> Result<String> {
     let mut script = String::from("#!/bin/sh\n");
     for (name, value) in env::vars_os() {
         let Some(name) = name.to_str() else { continue };
@@ -104,6 +120,10 @@ fn command_script(command: &[String]) -> Result<String> {
             let value = value.to_str().with_context(|| format!("`{name}` is no UTF-8"))?;
             writeln!(script, "export {name}={}", quoted(value))?;
         }
+    }
+    if let Some(programs) = &system.programs {
+        let programs = programs.to_str().context("the target folder has an odd name")?;
+        writeln!(script, "export PATH={}:\"$PATH\"", quoted(programs))?;
     }
     let here = env::current_dir().context("asking for the current directory")?;
     let here = here.to_str().context("the current directory has an odd name")?;

@@ -30,16 +30,18 @@ impl Kernel {
         let root = folder.join("kernel");
         fs::create_dir_all(&root).with_context(|| format!("making `{}`", root.display()))?;
         for package in packages {
-            tool::run(
-                Command::new("dpkg-deb").arg("--extract").arg(package).arg(&root),
-                "the kernel (Debian: dpkg)",
-            )?;
+            extract(package, &root)?;
         }
+        Self::of(&root)
+    }
+
+    /// Finds the only kernel of a system's files.
+    pub(super) fn of(root: &Path) -> Result<Self> {
         let image = image(&root.join("boot"))?;
         let name = image.file_name().and_then(|name| name.to_str()).context("the kernel has an odd name")?;
         let release = name.trim_start_matches("vmlinuz-").to_owned();
         tool::run(
-            Command::new("depmod").arg("--basedir").arg(&root).arg(&release),
+            Command::new("depmod").arg("--basedir").arg(root).arg(&release),
             "its modules (Debian: kmod)",
         )?;
         let folder = root.join("lib/modules").join(&release);
@@ -53,6 +55,11 @@ impl Kernel {
             .collect();
         Ok(Self { release, image, modules })
     }
+}
+
+/// Unpacks a Debian package.
+pub(super) fn extract(package: &Path, to: &Path) -> Result<()> {
+    tool::run(Command::new("dpkg-deb").arg("--extract").arg(package).arg(to), "a package (Debian: dpkg)")
 }
 
 /// Finds the only kernel of a folder.
