@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let done = match stage {
             Stage::Lint => lint(),
             Stage::Unit => unit(),
-            Stage::Bed => bed(&mut tested),
+            Stage::Bed => bed(times.iter().any(|(done, _)| *done == Stage::Unit), &mut tested),
             Stage::Dist => xtask(&["dist", "--quick", "--try"]),
             Stage::Soak => soak(),
         };
@@ -131,9 +131,11 @@ fn unit() -> Result<()> {
     Ok(())
 }
 
-fn bed(tested: &mut Option<test::Tested>) -> Result<()> {
+/// `after_unit`: the unit tests have run, and are not run again.
+fn bed(after_unit: bool, tested: &mut Option<test::Tested>) -> Result<()> {
     say("-- cargo xtask test --require all --again");
-    *tested = Some(test::run_all("all", true, &[])?);
+    let others = ["--test".to_owned(), "*".to_owned()];
+    *tested = Some(test::run_all("all", true, if after_unit { &others } else { &[] })?);
     xtask(&["verify", "conformance", "--quick", "--keep"])
 }
 

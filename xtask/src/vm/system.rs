@@ -81,8 +81,8 @@ impl System {
     }
 }
 
-/// Target of programs for arm64, for a glibc that Debian's is not older than.
-const ARM64: [&str; 2] = ["aarch64-unknown-linux-gnu", "2.28"];
+/// Target of programs for arm64, and the glibc of [`RELEASE`].
+const ARM64: [&str; 2] = ["aarch64-unknown-linux-gnu", "2.36"];
 
 /// Builds the workspace's programs, libraries and examples for arm64. Returns the programs' folder.
 fn build_for_arm64() -> Result<PathBuf> {
