@@ -309,7 +309,7 @@ pub fn chosen(choice: &Choice) -> Result<Chosen> {
                 0 => String::new(),
                 count => format!("; cannot inspect {count} processes: {}", denied_remedy()),
             };
-            bail!("no process of this node has an NCCL library mapped{denied}");
+            bail!("no process of this host has an NCCL library mapped{denied}");
         }
         return Ok(Chosen { processes: found.processes, refused: Vec::new(), denied: found.denied });
     };
