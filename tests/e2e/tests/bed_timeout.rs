@@ -1,7 +1,5 @@
 //! The bed itself: a job that goes on when its time is up ends with a sentence, and not with a signal.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use ncclflow_e2e::harness::prelude::*;
 
 #[test]

@@ -284,7 +284,11 @@ mod tests {
     /// Pushes collectives of a rank, of three kinds in turn.
     fn run(looking: &mut Looking, pid: u32, count: u64) {
         for seq in 0..count {
-            let what = ["AllReduce", "AllGather", "ReduceScatter"][(seq % 3) as usize];
+            let what = match seq % 3 {
+                0 => "AllReduce",
+                1 => "AllGather",
+                _ => "ReduceScatter",
+            };
             // A pause before each iteration.
             let ts_ns = seq * 1_000_000 + seq / 3 * 50_000_000;
             let rank = RankKey { hash: Some(7), instance: 0, rank: pid.cast_signed(), pid };
