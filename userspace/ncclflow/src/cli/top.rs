@@ -42,7 +42,7 @@ Examples:
                                           with messages, and who waits
   ncclflow top -p 4242 --once             one second, as a table
   ncclflow top --recording /var/tmp/flows
-                                          of a recording, also while it is written
+                                          a recording, also while it is written
   ncclflow top -p 4242 --once --json -i 10 | jq '.ranks[] | [.rank, .lag]'
 
 Nothing is written, and the processes are not stopped. Needs what `record` needs; with --recording, to \
