@@ -82,8 +82,8 @@ fn live(options: &Options, nccl: &Nccl, rank: u32, link: &mut impl Link) -> Resu
     let (finished, watched) = mpsc::channel::<()>();
     let mut report = Report::default();
     thread::scope(|scope| {
-        // NCCL's own calls may hang, so another thread aborts when the time is up, and the rank has not come back
-        // by itself: NCCL frees a communicator that is aborted, also while a call uses it.
+        // NCCL's own calls may hang, so another thread aborts when the time is up, and the rank has not come
+        // back by itself: NCCL frees a communicator that is aborted, also while a call uses it.
         let (aborting, comms) = (&aborted, &comms);
         let watchdog = scope.spawn(move || {
             let left = deadline.saturating_duration_since(Instant::now());

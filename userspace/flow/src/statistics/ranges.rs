@@ -36,13 +36,15 @@ impl Ranges {
         true
     }
 
-    /// Adds a number as [`insert`](Self::insert), in bounded memory: once there are `most` ranges, the last one
-    /// grows over the gap before a larger number, and what is in gaps is not counted any more.
+    /// Adds a number as [`insert`](Self::insert), in bounded memory: once there are `most` ranges, the last
+    /// one grows over the gap before a larger number, and what is in gaps is not counted any more.
     pub fn insert_within(&mut self, number: u64, most: usize) -> bool {
         if self.lasts.len() < most {
             return self.insert(number);
         }
-        let Some(mut last) = self.lasts.last_entry().filter(|last| *last.get() < number) else { return false };
+        let Some(mut last) = self.lasts.last_entry().filter(|last| *last.get() < number) else {
+            return false;
+        };
         *last.get_mut() = number;
         self.count += 1;
         true

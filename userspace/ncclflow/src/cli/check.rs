@@ -27,8 +27,8 @@ Exit codes: 0 consistent; 3 findings; 1 error; 2 wrong usage.")]
 pub struct CheckArgs {
     /// Folders of recordings or windows
     ///
-    /// Those of one communicator's ranks are put together; of folders with windows, those that were open at the
-    /// same time.
+    /// Those of one communicator's ranks are put together; of folders with windows, those that were open at
+    /// the same time.
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub dirs: Vec<PathBuf>,
 

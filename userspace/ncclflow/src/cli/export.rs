@@ -78,8 +78,8 @@ pub struct ExportArgs {
 
     /// With -f parquet: also rows of messages that were only planned
     ///
-    /// They follow from their ops: a ring of 1,024 ranks has 2,046 for each loop, channel and direction. Without
-    /// it, link_1s has their sums.
+    /// They follow from their ops: a ring of 1,024 ranks has 2,046 for each loop, channel and direction.
+    /// Without it, link_1s has their sums.
     #[arg(long)]
     pub planned_messages: bool,
 
@@ -95,8 +95,8 @@ pub struct ExportArgs {
 
     /// With -f perfetto: torch's traces on the same timeline
     ///
-    /// Kineto's JSON, also compressed, of the same job. PATH becomes an archive, as job.tar, that Perfetto (v58
-    /// and later) opens as one timeline, by the hosts' clocks.
+    /// Kineto's JSON, also compressed, of the same job. PATH becomes an archive, as job.tar, that Perfetto
+    /// (v58 and later) opens as one timeline, by the hosts' clocks.
     #[arg(long, value_name = "TRACE", num_args = 1..)]
     pub manifest: Vec<PathBuf>,
 
