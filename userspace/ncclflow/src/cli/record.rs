@@ -307,8 +307,8 @@ fn counted<const N: usize>(things: [(u64, &str); N]) -> Vec<String> {
     there.map(|(count, what)| format!("{count} {what}")).collect()
 }
 
-/// What was seen, of a rank or of several: each operation once, whatever channels it has. `check` and `report`
-/// count alike.
+/// What was seen, of a rank or of several: each operation once, whatever channels it has. `check` and
+/// `report` count alike.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     calls: u64,

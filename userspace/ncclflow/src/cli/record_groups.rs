@@ -114,8 +114,8 @@ impl WindowArgs {
 pub struct WhoArgs {
     /// Ranks in the job, where the processes' environment does not have them (mp.spawn, Ray)
     ///
-    /// Lines `PID RANK` or `HOST PID RANK`, or JSON, {"PID": RANK} or [{"host", "pid", "rank"}]. With --all it
-    /// is read again when it changes.
+    /// Lines `PID RANK` or `HOST PID RANK`, or JSON, {"PID": RANK} or [{"host", "pid", "rank"}]. With --all
+    /// it is read again when it changes.
     #[arg(help_heading = "Who is who", hide_long_help = true, long, value_name = "FILE", value_parser = rank_map)]
     pub rank_map: Option<RankMapFile>,
 

@@ -105,7 +105,8 @@ pub struct WatchArgs {
 
     /// Run this program at the beginning and the end of each alert
     ///
-    /// It has the event as JSON on its standard input. A path, without arguments, that only root may write to.
+    /// It has the event as JSON on its standard input. A path, without arguments, that only root may write
+    /// to.
     #[arg(long, value_name = "PROGRAM")]
     pub exec: Option<PathBuf>,
 

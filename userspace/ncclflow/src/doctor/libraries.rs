@@ -124,8 +124,8 @@ fn installed() -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Judges that a process was not examined which had NCCL a moment ago. There is nothing to be said of one that
-/// has ended meanwhile, or runs another program.
+/// Judges that a process was not examined which had NCCL a moment ago. There is nothing to be said of one
+/// that has ended meanwhile, or runs another program.
 pub(super) fn unexamined(error: &LibraryError, is_ending: bool, opens_all: bool) -> Option<Check> {
     if is_ending {
         return None;
