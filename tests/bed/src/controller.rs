@@ -121,7 +121,7 @@ fn phases(
     let outcome = judge(&reports);
     print_line(&summary(options, outcome, &reports))?;
     if outcome == Outcome::TimedOut {
-        crate::say("the operations did not end in time; the communicators were aborted");
+        crate::say(&format!("the operations did not end in {} s (--timeout)", options.timeout));
         return Ok(outcome);
     }
     wait_for(options.hold_file.as_deref(), options, inbox)?;
@@ -226,7 +226,7 @@ fn summary(options: &Options, outcome: Outcome, reports: &[Report]) -> String {
         "seconds": (seconds * 1e3).round() / 1e3,
     });
     if outcome == Outcome::TimedOut {
-        line["error"] = json!("timed out; communicators aborted");
+        line["error"] = json!("timed out");
     } else if !wrong.is_empty() {
         line["error"] = json!("wrong data");
         line["wrong"] = json!(wrong.len());

@@ -36,7 +36,7 @@ pub(crate) struct Report {
     pub(crate) seconds: f64,
     /// The first incorrect data.
     pub(crate) wrong: Vec<String>,
-    /// The time was up, and the communicators were aborted.
+    /// The time was up.
     pub(crate) timed_out: bool,
 }
 

@@ -32,6 +32,9 @@ impl Comm {
     }
 }
 
+/// Time within which a rank comes back by itself when the time is up.
+const RETURNS_WITHIN: Duration = Duration::from_secs(2);
+
 /// Runs a rank from its communicators to its end. Errors are reported over the link.
 pub(crate) fn run(options: &Options, nccl: &Nccl, rank: u32, mut link: impl Link) {
     if let Err(error) = live(options, nccl, rank, &mut link) {
@@ -79,21 +82,22 @@ fn live(options: &Options, nccl: &Nccl, rank: u32, link: &mut impl Link) -> Resu
     let (finished, watched) = mpsc::channel::<()>();
     let mut report = Report::default();
     thread::scope(|scope| {
-        // NCCL's own calls may hang, so another thread aborts when the time is up.
+        // NCCL's own calls may hang, so another thread aborts when the time is up, and the rank has not come
+        // back by itself: NCCL frees a communicator that is aborted, also while a call uses it.
         let (aborting, comms) = (&aborted, &comms);
         let watchdog = scope.spawn(move || {
             let left = deadline.saturating_duration_since(Instant::now());
-            if watched.recv_timeout(left) == Err(mpsc::RecvTimeoutError::Timeout) {
+            if watched.recv_timeout(left + RETURNS_WITHIN) == Err(mpsc::RecvTimeoutError::Timeout) {
                 aborting.store(true, Ordering::SeqCst);
                 abort_all(nccl, comms);
             }
         });
         let result = workload::run(options, nccl, rank, comms, deadline, &mut report);
+        // Fails only if the watchdog has ended already.
+        let _ended = finished.send(());
         if report.timed_out || (result.is_err() && aborted.load(Ordering::SeqCst)) {
             report.timed_out = true;
         } else {
-            // Fails only if the watchdog has ended already.
-            let _ended = finished.send(());
             result?;
         }
         if watchdog.join().is_err() {

@@ -1,6 +1,7 @@
 //! The operations of one rank: issued in groups, with a limited number in flight. Every result is checked.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -103,6 +104,11 @@ fn run_all(
     }
     let mut next = 0;
     while next < joins {
+        if Instant::now() >= deadline {
+            report.timed_out = true;
+            leave(flights);
+            return Ok(());
+        }
         let end = (next + u64::from(options.group)).min(joins);
         elsewhere::go(options, rank, next..end, deadline)?;
         let is_now = |call: &&CommonCall| call.ranks.contains(&rank) && (next..end).contains(&call.at);
@@ -172,12 +178,14 @@ fn run_all(
         {
             let Some(flight) = flights.pop_front() else { break };
             if !finish(options, flight, deadline, report) {
+                leave(flights);
                 return Ok(());
             }
         }
     }
     while let Some(flight) = flights.pop_front() {
         if !finish(options, flight, deadline, report) {
+            leave(flights);
             return Ok(());
         }
     }
@@ -261,10 +269,16 @@ fn issue<'a>(nccl: &Nccl, shape: Shape, comm: &'a Comm) -> Result<Flight<'a>> {
     Ok(Flight { shape, send, recv, comm, mark: 0 })
 }
 
+/// Gives up operations that have not ended. Their kernels may still run, so their memory stays.
+fn leave<'c>(flights: impl IntoIterator<Item = Flight<'c>>) {
+    flights.into_iter().for_each(mem::forget);
+}
+
 /// Waits for an operation and checks its result; false if the deadline passed first.
 fn finish(options: &Options, mut flight: Flight<'_>, deadline: Instant, report: &mut Report) -> bool {
     if !flight.comm.stream.wait(flight.mark, Some(deadline)) {
         report.timed_out = true;
+        leave([flight]);
         return false;
     }
     if options.no_emulate || !options.is_consistent() {

@@ -19,7 +19,8 @@ fn can_read() -> bool {
 /// Exports a recording and compares the view with its lines.
 fn compare(run: &TracedRun, format: &str, script: &str, arguments: &[&str]) -> Value {
     let view = run.folder().join(format);
-    ncclflow_of(&format!("export -f {format} -o"), &[&view, &run.out()]).ok();
+    let version = if format == "inspector" { " --inspector-version v4.3" } else { "" };
+    ncclflow_of(&format!("export -f {format}{version} -o"), &[&view, &run.out()]).ok();
     let script: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "exports", script].iter().collect();
     crate::run(Command::new("python3").arg(script).args([view, run.out()]).args(arguments)).ok().json()
 }

@@ -42,11 +42,11 @@ fn without_the_right_to_look_the_first_words_the_report_the_metrics_and_the_exit
     let out = folder.path().join("out");
     let options = ["--level", "api", "--metrics", "127.0.0.1:0", "--strict"];
     let mut recorder = Recorder::start_all(&blind, &out, &options).unwrap();
-    recorder.hear("may not be looked at").unwrap();
+    recorder.hear("cannot inspect").unwrap();
     let address = recorder.metrics_address().unwrap().to_owned();
     wait_until("it is not ready", Duration::from_secs(30), || {
         let answer = get(&address, "/readyz");
-        answer.starts_with("HTTP/1.1 503") && answer.contains("may not be looked at")
+        answer.starts_with("HTTP/1.1 503") && answer.contains("cannot inspect")
     });
     assert!(get(&address, "/healthz").starts_with("HTTP/1.1 200"), "it is alive");
     let denied = |text: &str| {
@@ -58,7 +58,7 @@ fn without_the_right_to_look_the_first_words_the_report_the_metrics_and_the_exit
     recorder.signal(Signal::INT).unwrap();
     let (status, said) = recorder.finish().unwrap();
     assert_eq!(status.code(), Some(3), "--strict: {said}");
-    assert!(said.contains("may not be looked at"), "{said}");
+    assert!(said.contains("cannot inspect"), "{said}");
     assert!(number(&session(&out)["processes_denied"]) >= 1);
 
     // With the right it is ready. Single processes can be denied to root, too: those of a user namespace above ours.

@@ -37,10 +37,10 @@ pub struct DumpReport {
     /// Reasons why nothing, or not everything, is known of GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpu_remarks: Vec<String>,
-    /// Sentences on torch's own notes, one for each process group.
+    /// Sentences on torch's flight recorder, one for each process group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub torch_notes: Vec<String>,
-    /// Processes of the hosts that may not be looked at, with `--all`: what NCCL does in them is not seen.
+    /// Processes of the hosts that cannot be inspected, with `--all`: what NCCL does in them is not seen.
     #[serde(default, skip_serializing_if = "flow::is_default")]
     pub processes_denied: usize,
     /// Children of ncclflow that read files or memory and were lost: what they read did not answer.

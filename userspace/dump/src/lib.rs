@@ -305,11 +305,11 @@ pub fn chosen(choice: &Choice) -> Result<Chosen> {
     let Choice::Pids(pids) = choice else {
         let found = nccl_processes().context("listing the processes")?;
         if found.processes.is_empty() {
-            let denied = match found.denied {
-                0 => String::new(),
-                count => format!("; cannot inspect {count} processes: {}", denied_remedy()),
+            let (which, denied) = match found.denied {
+                0 => ("", String::new()),
+                count => (" that may be inspected", format!("; cannot inspect {count}: {}", denied_remedy())),
             };
-            bail!("no process of this node has an NCCL library mapped{denied}");
+            bail!("no process of this host{which} has an NCCL library mapped{denied}");
         }
         return Ok(Chosen { processes: found.processes, refused: Vec::new(), denied: found.denied });
     };

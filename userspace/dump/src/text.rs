@@ -108,7 +108,7 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
         "more sentences of torch: see `ncclflow history`",
     )?;
     if report.processes_denied > 0 {
-        let what = "processes that may not be looked at, so that NCCL in them is not seen";
+        let what = "processes that cannot be inspected, so that NCCL in them is not seen";
         wrapped(out, &format!("{what}: {}", report.processes_denied), 0)?;
     }
     let left = report.lost_readers.left_behind;

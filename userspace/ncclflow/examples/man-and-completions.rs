@@ -29,15 +29,25 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The page with its examples under a heading of that name, line by line. clap_mangen (0.3) calls the end of
-/// the help EXTRA, and lets `man` fill its lines.
+/// The page with its examples under a heading of that name, line by line, and the sentences behind them as
+/// paragraphs. clap_mangen (0.3) calls the end of the help EXTRA, and lets `man` fill its lines.
 fn with_examples(page: &str) -> String {
     const HEADING: &str = ".SH EXTRA\n";
-    let Some((before, examples)) = page.split_once(HEADING) else { return page.to_owned() };
-    let end = examples.find("\n.SH ").map_or(examples.len(), |at| at + 1);
-    let (examples, after) = examples.split_at(end);
-    format!(
-        "{before}.SH EXAMPLES\n.nf\n{}.fi\n{after}",
-        examples.strip_prefix("Examples:\n").unwrap_or(examples)
-    )
+    let Some((before, footer)) = page.split_once(HEADING) else { return page.to_owned() };
+    let end = footer.find("\n.SH ").map_or(footer.len(), |at| at + 1);
+    let (footer, after) = footer.split_at(end);
+    let footer = footer.strip_prefix("Examples:\n").unwrap_or(footer);
+    let (mut text, mut is_filled) = (format!("{before}.SH EXAMPLES\n"), true);
+    for line in footer.lines() {
+        // An example stands on a line, or is explained on the next, which is indented more.
+        let is_example = line.starts_with("  ");
+        if is_example == is_filled {
+            text.push_str(if is_example { ".nf\n" } else { ".fi\n" });
+            is_filled = !is_example;
+        }
+        text.push_str(if line.is_empty() { ".PP" } else { line });
+        text.push('\n');
+    }
+    text.push_str(".fi\n");
+    text + after
 }

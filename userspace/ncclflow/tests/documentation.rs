@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, env, fs, path::Path, process::Command};
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::Parser as _;
 use ncclflow::cli::{Cli, command};
 use test_support::documents::{blocks, calls, documents};
 
@@ -50,11 +50,11 @@ fn every_command_is_one_that_the_program_takes() {
     });
 }
 
-/// The examples of each command's help. What stands behind two spaces explains them.
+/// The examples of each command's help and manual. What stands behind two spaces explains them.
 fn examples() -> Vec<(String, Vec<String>)> {
     let mut examples = Vec::new();
-    for subcommand in Cli::command().get_subcommands() {
-        let help = subcommand.get_after_help().map(ToString::to_string).unwrap_or_default();
+    for subcommand in command().get_subcommands() {
+        let help = subcommand.get_after_long_help().map(ToString::to_string).unwrap_or_default();
         assert!(help.contains("Examples:"), "`{}` has no examples", subcommand.get_name());
         for line in help.lines().filter_map(|line| line.strip_prefix("  ")) {
             let command = line.split("  ").next().unwrap_or_default();
@@ -160,6 +160,54 @@ fn the_help_of_record_names_the_variable_of_each_option() {
     let help = command.find_subcommand_mut("record").unwrap().render_long_help().to_string();
     for name in ["PID", "ALL", "OUTPUT", "LEVEL", "WINDOW_FLAG", "MAX_SIZE", "METRICS", "USER", "RANK_MAP"] {
         assert!(help.contains(&format!("[env: NCCLFLOW_{name}]")), "{name}: {help}");
+    }
+}
+
+/// What the program prints on a terminal of this width.
+fn help(arguments: &[&str], columns: &str) -> String {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_ncclflow"));
+    let output = program.args(arguments).env_clear().env("COLUMNS", columns).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// `--help` fits on a screen, and shows or names every option that the manual explains.
+#[test]
+fn help_is_short_and_leaves_no_option_out() {
+    let whole = command();
+    let names: Vec<&str> = whole.get_subcommands().map(clap::Command::get_name).collect();
+    assert!(names.len() > 12, "{names:?}");
+    for name in names {
+        let usual = help(&[name, "--help"], "100");
+        let lines = usual.lines().count();
+        assert!(lines <= 60, "{name} --help has {lines} lines:\n{usual}");
+        let brief = help(&[name, "-h"], "100");
+        assert!(brief.lines().count() <= 40 && brief.lines().count() <= lines, "{name} -h:\n{brief}");
+        for line in usual.lines().chain(brief.lines()) {
+            assert!(line.chars().count() <= 100, "{name}: {line}");
+        }
+        let manual = help(&["help", name], "100");
+        for arg in whole.find_subcommand(name).unwrap().get_arguments().filter(|arg| !arg.is_hide_set()) {
+            let Some(long) = arg.get_long() else { continue };
+            let names_it = |text: &str| {
+                text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
+                    .any(|word| word == format!("--{long}"))
+            };
+            assert!(names_it(&usual), "{name} --help does not name --{long}:\n{usual}");
+            assert!(names_it(&manual), "the manual of {name} does not have --{long}:\n{manual}");
+        }
+        assert!(usual.contains("Examples:") && !brief.contains("Examples:"), "{name}");
+    }
+}
+
+/// An example that is wrapped cannot be copied.
+#[test]
+fn examples_fit_on_a_terminal_of_80_columns() {
+    for subcommand in command().get_subcommands() {
+        let footer = subcommand.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+        for line in footer.lines().filter(|line| line.starts_with("  ")) {
+            assert!(line.chars().count() <= 80, "{}: {line}", subcommand.get_name());
+        }
     }
 }
 

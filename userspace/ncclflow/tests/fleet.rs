@@ -31,7 +31,7 @@ answer() {
     hangs*) exec sleep 600;;
     dies*) printf 'ssh: connect to host %s: Connection \033[31mrefused\033[0m\n' "$host" >&2; exit 255;;
     lacks*) echo "sh: 1: ncclflow: not found" >&2; exit 127;;
-    idle*) echo "ncclflow: no process of this node has an NCCL library mapped" >&2; exit 1;;
+    idle*) echo "ncclflow: no process of this host has an NCCL library mapped" >&2; exit 1;;
     garbage*) head -c 300000 /dev/urandom; exit 0;;
     floods*) exec head -c 1000000000 /dev/zero;;
     newer*) echo '{ "schema": 2, "hosts": { "names": [] } }'; exit 0;;
@@ -279,7 +279,7 @@ fn hosts_that_do_not_answer_well_are_named_and_the_rest_is_judged() {
         ("hangs", "no answer within 15.0s"),
         ("dies1", "ssh: connect to host dies1: Connection \u{fffd}[31mrefused\u{fffd}[0m"),
         ("lacks", "sh: 1: ncclflow: not found; --remote says where ncclflow is"),
-        ("idle", "no process of this node has an NCCL library mapped"),
+        ("idle", "no process of this host has an NCCL library mapped"),
         ("garbage", "not a document of `ncclflow dump --json`"),
         ("newer", "its schema is 2, and this ncclflow reads 1: it comes from a newer ncclflow"),
         ("cut", "not a document of `ncclflow dump --json`"),
@@ -318,7 +318,7 @@ fn a_job_of_slurm_and_pods_name_nodes_that_say_nothing() {
         // A step ends for all of its tasks.
         let absent_is =
             why.iter().any(|(host, why)| host.ends_with("absent") && (why.contains(absent) || *why == late));
-        assert!(absent_is && why["idle"].contains("no process of this node"), "{way:?}: {why:?}");
+        assert!(absent_is && why["idle"].contains("no process of this host"), "{way:?}: {why:?}");
         assert!(
             why["floods"].contains("its answer is too long") || why["floods"] == late,
             "{way:?}: {why:?}"

@@ -52,7 +52,7 @@
       fact("Hosts", count(data.hosts.length)),
       fact("Communicators", count(comms.length)),
       fact("Ranks", count(ranks), ranks < all ? `of ${count(all)}` : null),
-      ops ? fact("Operations", count(ops), measured ? `${Math.floor((measured / ops) * 100)} % measured` : "planned only") : null,
+      ops ? fact("Operations", count(ops), `of all ranks, ${measured ? `${Math.floor((measured / ops) * 100)} % measured` : "planned only"}`) : null,
       data.rows.calls ? fact("API calls", count(data.rows.calls)) : null,
       sent ? fact("Sent, measured", bytes(sent)) : null,
       fact("Records lost", data.sources.every((source) => source.loss.length) ? count(lost) : "not known"));

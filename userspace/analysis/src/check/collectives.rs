@@ -10,11 +10,13 @@ use super::{
     call::Call,
     communicator_check::{Finding, FindingKind},
     memory_limit::Room,
-    ranges::Ranges,
 };
 
-use flow::schema::{ApiCallRow, OpRow};
 use flow::text::name_ranks;
+use flow::{
+    schema::{ApiCallRow, OpRow},
+    statistics::Ranges,
+};
 
 /// Most findings of one kind that are listed; further ones are counted.
 pub(super) const MAX_LISTED: usize = 20;

@@ -346,7 +346,7 @@ impl CommunicatorRows {
         // The end of a recording cuts off what is under way.
         if collectives.stands() {
             let unfinished =
-                "still had messages under way when the recording ended, and nothing moved any more";
+                "still had messages in flight when the recording ended, and nothing moved any more";
             ops(Outcome::SessionEnded, FindingKind::Unfinished, unfinished);
         }
         let check = CommunicatorCheck {

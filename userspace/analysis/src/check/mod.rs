@@ -18,7 +18,6 @@ mod memory_limit;
 mod ownership;
 mod p2p;
 mod parts;
-mod ranges;
 mod row_source;
 mod running;
 mod summary;

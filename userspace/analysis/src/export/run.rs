@@ -68,7 +68,7 @@ pub struct SourceReport {
     pub records: u64,
     pub undecodable: u64,
     pub first_undecodable: Option<String>,
-    /// Set if the recording has no end.
+    /// Set if the recording is incomplete.
     pub is_cut: bool,
     pub damaged_blocks: u64,
     pub damaged_bytes: u64,

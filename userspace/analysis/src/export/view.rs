@@ -18,10 +18,11 @@ use super::{run::Exported, source::Source};
 pub enum InspectorVersion {
     /// As the exporter reads it that comes with NCCL 2.28 to 2.30: only collectives whose time was measured,
     /// each with all that is said of its rank; no sends and receives, no messages
+    #[default]
     #[value(name = "v4.0")]
     V4_0,
-    /// Everything, with what is said of a rank in a line before its records
-    #[default]
+    /// Everything, with what is said of a rank in a line before its records: a form that is proposed
+    /// (NVIDIA/nccl#2359), and in no release
     #[value(name = "v4.3")]
     V4_3,
 }

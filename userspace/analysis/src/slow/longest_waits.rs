@@ -37,9 +37,9 @@ impl RankWaits {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// The rank's GPU had all that it needed, and did not go on.
+    /// The rank's GPU had its input and did not advance.
     OwnGpu,
-    /// The rank waits for nobody and its GPU has nothing to do: it comes late, or is busy outside of NCCL.
+    /// The rank waits for nobody and its GPU has nothing to do: it arrives late, busy outside NCCL.
     Late,
     /// The rank was not recorded, and others wait for it.
     NotRecorded,

@@ -134,7 +134,7 @@ fn of_rank(evidence: &Evidence, ranks: &[WaitingRank], of: &WaitingRank, is_end:
             kind: Kind::Gpu,
             ranks: vec![name.rank],
             text: text::gpu(name, iteration, percent, false),
-            evidence: vec![line("its GPU has the data and does not go on", of.own, &own), waits],
+            evidence: vec![line("its GPU has its input and does not advance", of.own, &own), waits],
             ..Cause::sized(percent, iteration, 0.95)
         });
     }

@@ -271,7 +271,8 @@ impl Slow {
         }
         let mut clocks = self.clocks.iter().filter_map(HostClock::text);
         clocks.try_for_each(|text| writeln!(out, "note: {text}"))?;
-        self.not_seen.iter().try_for_each(|what| writeln!(out, "not seen: {what}"))
+        let mut unsaid = self.not_seen.iter().filter(|what| !said.contains(what.as_str()));
+        unsaid.try_for_each(|what| writeln!(out, "not seen: {what}"))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
-use analysis::export::{Choice, ExportOptions, Exported, Format, ViewOptions, export};
+use analysis::export::{Choice, ExportOptions, Exported, Format, InspectorVersion, ViewOptions, export};
 use flow::{
     decode::RecordView,
     recording::{Batch, Binding, Session},
@@ -156,7 +156,8 @@ pub(crate) fn run(inputs: &[&Path], output: &Path, format: Format, choice: Choic
         inputs: inputs.iter().map(|path| path.to_path_buf()).collect(),
         output: output.to_owned(),
         format,
-        view: ViewOptions::default(),
+        // The form with everything.
+        view: ViewOptions { inspector: InspectorVersion::V4_3, ..ViewOptions::default() },
         choice,
     };
     export(options, &mut |_| ()).unwrap()

@@ -23,7 +23,7 @@ pub struct PsReport {
     pub unix_time: u64,
     /// Processes, those of a job together, in the order of their PIDs.
     pub processes: Vec<ProcessEntry>,
-    /// Processes that may not be looked at; whether they use NCCL is not known.
+    /// Processes that cannot be inspected; whether they use NCCL is not known.
     /// [`denied_remedy`](inspect::process::denied_remedy) says what to do.
     pub denied: usize,
     /// `/proc` hides the processes of other users (`hidepid`), so [`Self::denied`] does not count them.

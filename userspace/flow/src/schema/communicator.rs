@@ -48,6 +48,12 @@ row! {
         "nRanks": Identity, #[serde(default)] n_ranks: i32;
         /// Process ID of the rank, in ncclflow's PID namespace.
         "pid": Identity, pid: u32;
+        /// Collectives in these lines, each counted once, whatever channels it has.
+        "collectives": Measured, #[serde(default)] collectives: u64;
+        /// Sends and receives in these lines, each counted once.
+        "sendsReceives": Measured, #[serde(default)] sends_receives: u64;
+        /// Launches without proxy ops in these lines (`launch`).
+        "launches": Measured, #[serde(default)] launches: u64;
         /// Lines of `proxy_flow`: ops times channels.
         "proxyFlowLines": Measured, #[serde(default)] proxy_flow_lines: u64;
         /// Lines of `flow_steps`: messages.

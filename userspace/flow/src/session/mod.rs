@@ -18,4 +18,6 @@ pub use probes::{
 };
 pub use report::{LeftOut, LostReaders, SessionReport, SessionState};
 pub use targets::{MAX_ENDED_TARGETS, TargetList, TargetReport};
-pub use window::{ProcessIterations, WindowContainer, WindowEnd, WindowIterations, WindowReport};
+pub use window::{
+    ProcessIterations, UncutProcess, WindowContainer, WindowEnd, WindowIterations, WindowReport,
+};

@@ -80,8 +80,23 @@ pub struct WindowIterations {
     pub period_collectives: Option<u64>,
     /// Beginning and end in each process.
     pub processes: Vec<ProcessIterations>,
+    /// Processes that were not cut, with the reason: of these the files have what they did during the others'
+    /// iterations.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub uncut: Vec<UncutProcess>,
     /// Ops on a channel, and calls, that are in the recording and in none of these iterations.
     pub ops_outside: u64,
+}
+
+/// A process with collectives in which no iterations were found, beside others in which they were.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UncutProcess {
+    /// Process ID as ncclflow sees it.
+    pub pid: u32,
+    /// Collectives of it that were seen meanwhile.
+    pub collectives: u64,
+    pub why: String,
 }
 
 /// The iterations of a process.

@@ -7,6 +7,7 @@
 
 mod durations;
 mod links;
+mod ranges;
 mod rank;
 mod tally;
 
@@ -16,6 +17,7 @@ mod tests;
 pub use crate::schema::{RankKey, Wait};
 pub use durations::{BOUNDS, Durations, Histogram, Quantiles, Sum};
 pub use links::{LinkSums, RankLinks};
+pub use ranges::Ranges;
 pub use rank::{
     CallStatistics, OTHER, OpKind, OpStatistics, PeerKind, PeerStatistics, RankStatistics, Traffic,
 };

@@ -66,7 +66,7 @@ impl Visibility {
         (self.denied > 0).then(|| {
             let denied = self.denied;
             format!(
-                "{denied} of {all} processes may not be looked at: NCCL in them is not seen; {}",
+                "cannot inspect {denied} of {all} processes: NCCL in them is not seen; {}",
                 denied_remedy()
             )
         })
@@ -208,7 +208,7 @@ mod tests {
     fn some_that_are_denied_are_said_and_most_are_blindness() {
         let of = |seen, denied, is_hidden| Visibility { seen, denied, is_hidden };
         assert_eq!((of(40, 0, false).problem(), of(40, 0, false).is_blind()), (None, false));
-        assert!(of(40, 2, false).problem().unwrap().starts_with("2 of 42 processes may not be looked at"));
+        assert!(of(40, 2, false).problem().unwrap().starts_with("cannot inspect 2 of 42 processes"));
         assert!(!of(40, 2, false).is_blind() && of(2, 40, false).is_blind() && of(0, 1, false).is_blind());
         assert!(of(3, 0, true).is_blind() && of(3, 0, true).problem().unwrap().contains("hidepid"));
     }

@@ -112,6 +112,13 @@ impl Process {
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
+    /// Tells whether the process has exited, or has given its memory back and is about to.
+    pub fn is_ending(&self) -> bool {
+        let status = || read_text(self.proc_path().join("status"));
+        // All programs have a size, kernel threads and what exits have none.
+        self.has_exited() || status().is_ok_and(|status| status_field(&status, "VmSize").is_none())
+    }
+
     /// Returns when the process was started, in clock ticks since boot: field 22 of /proc/PID/stat (proc(5)).
     /// PID and start together identify a process.
     pub fn started(&self) -> Option<u64> {

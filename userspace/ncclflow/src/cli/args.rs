@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use clap::{ColorChoice, CommandFactory as _, Parser, Subcommand, error::ErrorKind};
 
 use super::{
-    check, completions, doctor, dump, export, history, ps, record_args::RecordArgs, report,
+    check, completions, doctor, dump, export, help, history, ps, record_args::RecordArgs, report,
     shared_args::FilterArgs, stacks, symbols, top, watch, whom::unknown_user,
 };
 use trace::kernel::loader::OBJECT_SHA256;
@@ -26,25 +26,26 @@ static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
 /// See what NCCL decides and sends in GPU jobs that are already running, from outside
 #[derive(Debug, Parser)]
 #[command(name = "ncclflow", version, long_version = LONG_VERSION.as_str())]
-#[command(propagate_version = true, arg_required_else_help = true)]
+#[command(propagate_version = true, arg_required_else_help = true, disable_help_subcommand = true)]
 #[command(after_help = "\
 Begin with:
-  ncclflow doctor                              can this host trace?
-  ncclflow ps                                  what uses NCCL here
-  ncclflow dump -p 4242,4243                   why these processes hang
-  ncclflow top                                 what NCCL does on this host right now
-  ncclflow watch --all                         alerts when a job of this host hangs, without a probe
-  ncclflow record -p 4242,4243 -d 5 -o flows   record five seconds; then `ncclflow check flows`
+  ncclflow doctor                         can this host trace?
+  ncclflow ps                             what uses NCCL here
+  ncclflow dump -p 4242,4243              why these processes hang
+  ncclflow top                            what NCCL does here right now
+  ncclflow watch --all                    alerts when a job hangs, no probe
+  ncclflow record -p 4242,4243 -d 5 -o flows   five seconds; then `check flows`
 
-`ncclflow COMMAND --help` has examples. docs/GUIDE.md goes through the tasks.
-Exit codes: 0 done; 1 not done, the message says why; 2 wrong usage; 3 done, and there is something to look at (findings, a
-job that is stuck, losses with --strict).")]
+`ncclflow COMMAND --help` has examples, `ncclflow help COMMAND` everything. docs/GUIDE.md goes through the \
+tasks.
+Exit codes: 0 done; 1 not done, the message says why; 2 wrong usage; 3 done, and there is something to look at \
+(findings, a job that is stuck, losses with --strict).")]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
     /// Colour output; auto honours NO_COLOR
-    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    #[arg(long, global = true, display_order = 900, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     pub color: ColorChoice,
 }
 
@@ -133,4 +134,6 @@ pub enum Command {
     Symbols(symbols::SymbolsArgs),
     /// Print completions for a shell
     Completions(completions::CompletionsArgs),
+    /// Print all that there is to know of a command, as its man page
+    Help(help::HelpArgs),
 }

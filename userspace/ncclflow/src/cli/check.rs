@@ -12,20 +12,23 @@ use analysis::check::{check, headline, summarize, summary_headline, write_check,
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  ncclflow check /var/tmp/flows                one host
-  ncclflow check host1/flows host2/flows       all ranks of a job
-  ncclflow check flows -v                      with the waits of every rank
+  ncclflow check /var/tmp/flows           one host
+  ncclflow check host1/flows host2/flows  all ranks of a job
+  ncclflow check flows -v                 with the waits of every rank
   ncclflow check flows --json | jq '.slow | {kind, ranks, percent}'
-  ncclflow check host*/calls                   of record --level api --stacks: with the line of each rank
+  ncclflow check host*/calls              of record --level api --stacks: with
+                                          the line of each rank
   ncclflow check flows --json | jq -r '.communicators[].firstDifference.text'
 
-Says who holds the job back: a GPU that computes longer, a host that launches late, a stage, a link, or nobody, and what
-shows it. Finds collectives that are not the same on all ranks, or in another order; ranks that have not joined; sends
-without receives.
+Says who holds the job back: a GPU that computes longer, a host that launches late, a stage, a link, or \
+nobody, and what shows it. Finds collectives that are not the same on all ranks, or in another order; \
+ranks that have not joined; sends without receives.
 Exit codes: 0 consistent; 3 findings; 1 error; 2 wrong usage.")]
 pub struct CheckArgs {
-    /// Folders of recordings or windows; those of one communicator's ranks are put together. Of folders with
-    /// windows, those that were open at the same time
+    /// Folders of recordings or windows
+    ///
+    /// Those of one communicator's ranks are put together; of folders with windows, those that were open at
+    /// the same time.
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub dirs: Vec<PathBuf>,
 
@@ -53,12 +56,14 @@ pub(super) fn run(args: &CheckArgs) -> Result<Exit> {
 #[command(after_help = "\
 Examples:
   ncclflow summary /var/tmp/flows
-  ncclflow summary host1/flows host2/flows --json | jq '.ranks[].links[] | {peer, bandwidth}'
-  ncclflow summary flows -v                    every link
+  ncclflow summary host1/flows host2/flows --json | jq '.ranks[].links'
+  ncclflow summary flows -v               every link
 
 Waits and bandwidth are there for recordings of --level steps; messages and bytes for all.")]
 pub struct SummaryArgs {
-    /// Folders of recordings or windows; of a folder with windows, each window by itself
+    /// Folders of recordings or windows
+    ///
+    /// Of a folder with windows, each window by itself.
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub dirs: Vec<PathBuf>,
 

@@ -1,24 +1,28 @@
 //! `ncclflow doctor`
 
+use std::io::{Write as _, stdout};
+
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, builder::styling::AnsiColor};
 
 use super::{
     exit::Exit,
     quantities::{Pids, each},
-    write_report,
+    terminal, write_json,
 };
 use crate::doctor::{Verdict, examine};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  ncclflow doctor                              as root: all that tracing needs
-  ncclflow doctor -p 4242                      and what may be done to that process (or several), what not, and why
+  ncclflow doctor                         as root: all that tracing needs
+  ncclflow doctor -p 4242                 and what may be done to that process
+                                          (or several), what not, and why
   ncclflow doctor --json | jq '.checks[] | select(.verdict != \"ok\")'
 
-Each line is ok, degraded (something is lost, the rest works) or no (nothing can be traced), with the remedy. A uprobe is put on
-ncclflow itself for a moment, and nowhere else. Runs without root as far as it can.
+Each line is ok, degraded (something is lost, the rest works) or no (nothing can be traced), with the \
+remedy. A uprobe is put on ncclflow itself for a moment, and nowhere else. Runs without root as far as it \
+can.
 Exit codes: 0 this host can trace; 1 it cannot, or not as this user; 2 wrong usage.")]
 pub struct DoctorArgs {
     /// Say what may be done to these processes: probes, returns, reading their memory. They are not touched
@@ -32,6 +36,19 @@ pub struct DoctorArgs {
 
 pub(super) fn run(args: &DoctorArgs) -> Result<Exit> {
     let report = examine(&each(&args.pid));
-    write_report(args.json, &report, |out| Ok(report.print(out)?))?;
+    if args.json {
+        let mut out = terminal::out();
+        write_json(&mut out, &report)?;
+        out.flush()?;
+    } else {
+        report.print(&mut stdout().lock(), |verdict, words| {
+            let color = match verdict {
+                Verdict::Ok => AnsiColor::Green,
+                Verdict::Degraded => AnsiColor::Yellow,
+                Verdict::No => AnsiColor::Red,
+            };
+            terminal::painted(color.on_default(), words)
+        })?;
+    }
     Ok(if report.verdict == Verdict::No { Exit::Failed } else { Exit::Done })
 }

@@ -26,28 +26,34 @@ use dump::{self, DumpOptions, DumpReport, RecorderDumps, State};
 use flow::text::joined;
 use inspect::memory::ScanLimits;
 
+/// Heading in `--help`.
+const LIMITS: &str = "Limits";
+
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 #[command(after_help = "\
 Examples:
-  ncclflow dump                                what the jobs of this host wait for
-  ncclflow dump -p 4242                        what a job that hangs waits for
-  ncclflow dump -p $(pgrep -d, -f train.py)    all ranks of this host
-  ncclflow dump -p 4242 -v                     with threads and operations in flight
-  ncclflow dump --all --stacks                 everything on this host that uses NCCL, and where its threads are
+  ncclflow dump                           all jobs of this host
+  ncclflow dump -p $(pgrep -d, -f train.py)    one job
+  ncclflow dump -p 4242 -v --stacks       with operations, threads and stacks
   ncclflow dump -p 4242 --json > $(hostname).json
-  ncclflow dump --merge host1.json host2.json  the verdict over several hosts
-  ncclflow dump --merge dumps/                 of all *.json files of a folder
-  ncclflow dump --hosts node[01-16]            the verdict over these hosts, asked by ssh
-  ncclflow dump --hostfile hosts --remote 'sudo -n ncclflow' --via 'ssh -J bastion'
-  ncclflow dump --slurm 4711                   over the nodes of a job, by srun
-  ncclflow dump --k8s                          over all nodes with ncclflow's pods, by kubectl
-  ncclflow dump --all --flight-recorder fr/rank_
-                                               and files as torch's flight recorder has them, for torchfrtrace
+  ncclflow dump --merge host1.json host2.json  one verdict for several hosts
+  ncclflow dump --hosts node[01-16]       the same, asked by ssh
+  ncclflow dump --slurm 4711              the nodes of a job, by srun
+  ncclflow dump --k8s                     ncclflow's pods, by kubectl
 
-Nothing needs to be prepared in the processes; they are read, not stopped. docs/DUMP.md has the JSON's schema.
-Needs root, or CAP_SYS_PTRACE (and CAP_SYS_ADMIN where the library's file was replaced).
-Exit codes: 0 healthy; 3 stuck; 5 waiting for a rank that makes progress elsewhere; 4 cannot tell; 1 error; 2 wrong usage.")]
+Nothing is prepared in the processes; they are read, not stopped. Needs root, or CAP_SYS_PTRACE.
+Exit codes: 0 healthy; 3 stuck; 5 waiting for a rank that makes progress elsewhere; 4 cannot tell; 1 \
+error; 2 wrong usage.")]
+#[command(after_long_help = "\
+More examples:
+  ncclflow dump --merge dumps/            all *.json files of a folder
+  ncclflow dump --hostfile hosts --remote 'sudo -n ncclflow' --via 'ssh -J b1'
+  ncclflow dump --all --flight-recorder fr/rank_
+                                          and files as torch's flight recorder
+                                          has them, for torchfrtrace
+
+docs/DUMP.md has the JSON's schema. Where the library's file was replaced, CAP_SYS_ADMIN is needed, too.")]
 #[command(group = clap::ArgGroup::new("here").args(["pids", "all"]).conflicts_with("fleet"))]
 pub struct DumpArgs {
     #[command(flatten)]
@@ -56,18 +62,19 @@ pub struct DumpArgs {
     #[command(flatten)]
     pub fleet: FleetArgs,
 
-    /// Dumps of other hosts (their --json) to judge together with this one: files, folders with *.json files,
-    /// or - for standard input
+    /// Dumps (--json) of several hosts to judge together
+    ///
+    /// Files, folders with *.json files, or - for standard input. With -p or --all, this host is one more.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub merge: Vec<PathBuf>,
 
     #[command(flatten)]
     pub debug: DebugArgs,
 
-    /// Also write what is known in the form of torch's flight recorder, for torchfrtrace: PREFIX<rank of the
-    /// job>, or
-    /// nccl_trace_rank_<rank> where PREFIX is a folder
-    #[arg(long, value_name = "PREFIX")]
+    /// Also write files as torch's flight recorder has them
+    ///
+    /// For torchfrtrace: PREFIX<rank of the job>, or nccl_trace_rank_<rank> where PREFIX is a folder.
+    #[arg(long, hide_short_help = true, value_name = "PREFIX")]
     pub flight_recorder: Option<PathBuf>,
 
     /// All that was read, as JSON
@@ -75,27 +82,30 @@ pub struct DumpArgs {
     pub json: bool,
 
     /// Time between two readings; there are three if nothing moves
-    #[arg(long, value_name = "TIME", default_value = "0.5s", value_parser = seconds)]
+    #[arg(help_heading = LIMITS, hide_long_help = true, long, value_name = "TIME", default_value = "0.5s", value_parser = seconds)]
     pub interval: Duration,
 
     /// Also the threads inside NCCL, and the operations of each rank
     #[arg(short, long)]
     pub verbose: bool,
 
-    /// Native stacks of the threads inside NCCL, and of each process's first thread; with all of -v
+    /// Native stacks of threads, and all of -v
+    ///
+    /// Of the threads inside NCCL, and of each process's first thread.
     #[arg(long)]
     pub stacks: bool,
 
     /// Stop looking at the first communicator of each process
-    #[arg(long)]
+    #[arg(help_heading = LIMITS, hide_long_help = true, long)]
     pub first: bool,
 
     /// Most memory to look through in each process: 64 (GiB), 500M
+    #[arg(help_heading = LIMITS, hide_long_help = true)]
     #[arg(long, value_name = "SIZE", default_value = "64", value_parser = size_from(1 << 20, 1 << 30))]
     pub max_gib: u64,
 
     /// Longest time to look through each process
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = seconds)]
+    #[arg(help_heading = LIMITS, hide_long_help = true, long, value_name = "TIME", default_value = "30s", value_parser = seconds)]
     pub max_seconds: Duration,
 }
 

@@ -14,72 +14,96 @@ use analysis::export::{ExportOptions, Exported, Format, InspectorVersion, ViewOp
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  ncclflow export /var/tmp/flows -f jsonl -o lines                      all lines, also those that record did not write
-  ncclflow export flows -f jsonl -o part --last 30s --comm 0x8f2c       the last 30 s of one communicator
-  ncclflow export flows -f jsonl -o part --from 2026-11-22T14:03:05Z --to 2026-11-22T14:03:07Z
-  ncclflow export host1/flows host2/flows -f jsonl -o job --rank 0-7    several hosts into one folder
-  ncclflow export flows -f compat --flat --comm 0x8f2c -o extractor     what the NCCL Flow Extractor writes
-  ncclflow export calls -f megatrace -o logs                            of a recording of --level api
-  ncclflow export host*/flows -f parquet -o tables                      for DuckDB and Spark: docs/PARQUET.md
-  ncclflow export host*/flows -f perfetto -o job.pftrace --last 10s     one timeline of all hosts, for https://ui.perfetto.dev
-  ncclflow export host*/flows -f perfetto -o job.tar --manifest torch*.json.gz   with torch's traces on the same timeline
-  ncclflow export host*/flows -f chakra -o et                           for ASTRA-sim: --workload-configuration=et/ncclflow
-  ncclflow export host*/flows -f chakra -o et --kineto torch*.json.gz   with the kernels of torch's traces
-  ncclflow export host*/flows -f inspector -o nccl-inspector            for what reads NCCL Inspector's JSON
-  ncclflow export host*/flows -f inspector --inspector-version v4.0 -o nccl-inspector
-                                                                        for the exporter of NCCL 2.28 to 2.30
-  ncclflow export host*/calls -f flight-recorder -o fr/rank_            for torchfrtrace: fr/rank_0, fr/rank_1 …
+  ncclflow export flows -f jsonl -o lines --last 30s
+  ncclflow export host1/flows host2/flows -f jsonl -o job --rank 0-7
+  ncclflow export flows -f compat --flat -o extractor     as NCCL Flow Extractor
+  ncclflow export calls -f megatrace -o logs               of --level api
+  ncclflow export host*/flows -f parquet -o tables         for DuckDB and Spark
+  ncclflow export host*/flows -f perfetto -o job.pftrace   for ui.perfetto.dev
+  ncclflow export host*/flows -f chakra -o et              for ASTRA-sim
+  ncclflow export host*/flows -f inspector -o records      as NCCL Inspector
+  ncclflow export host*/calls -f flight-recorder -o fr/rank_   for torchfrtrace
 
-TIME is as in journalctl: 2026-11-22T14:03:05Z (or with an offset as +02:00, never without), a Unix time as @1795356185.5, or now; but
-offsets are of the recordings: -30s is 30 s before their end, +2m is 2 minutes after their begin. Units are ms, s, m, h and d.
+TIME: 2026-11-22T14:03:05Z, @1795356185.5 (Unix), now, -30s (before the end), +2m (after the begin).
+Exit codes: 0 done, also where something was damaged, which is said; 1 not done; 2 wrong usage.")]
+#[command(after_long_help = "\
+More examples:
+  ncclflow export flows -f jsonl -o part --last 30s --comm 0x8f2c
+  ncclflow export flows -f jsonl -o part --from 2026-11-22T14:03:05Z --to now
+  ncclflow export flows -f compat --flat --comm 0x8f2c -o extractor
+  ncclflow export host*/flows -f perfetto -o job.tar --manifest torch*.json.gz
+                                          torch's traces on the same timeline
+  ncclflow export host*/flows -f chakra -o et --kineto torch*.json.gz
+                                          with the kernels of torch's traces;
+                                          --workload-configuration=et/ncclflow
+  ncclflow export host*/flows -f inspector --inspector-version v4.3 -o records
+                                          with messages, as nccl#2359 proposes
 
-For a part, ncclflow reads only the blocks of its time, and 10 s before and after them. Collectives have the numbers (seq) that they have in the whole;
-sends and receives are counted from the beginning of what is read, and say so (seqLocal): --exact reads everything before the part too.
-docs/OUTPUT.md has the formats, docs/EXPORTS.md those of Perfetto, Chakra, NCCL Inspector and torch's
-flight recorder. Exit codes: 0 done, also where something was damaged, which is said; 1 not done.")]
+TIME is as in journalctl: 2026-11-22T14:03:05Z (or with an offset as +02:00, never without), a Unix time \
+as @1795356185.5, or now. Offsets are of the recordings: -30s is 30 s before their end, +2m is 2 minutes \
+after their begin. Units are ms, s, m, h and d.
+
+For a part, ncclflow reads only the blocks of its time, and 10 s before and after them. Collectives have \
+the numbers (seq) that they have in the whole; sends and receives are counted from the beginning of what \
+is read, and say so (seqLocal): --exact reads everything before the part, too.
+
+docs/OUTPUT.md has the formats, docs/EXPORTS.md those of Perfetto, Chakra, NCCL Inspector and torch's \
+flight recorder.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct ExportArgs {
-    /// Folders of recordings: of sessions, windows or hosts, or a folder of such folders
+    /// Folders of recordings, windows or hosts, or a folder of those
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub inputs: Vec<PathBuf>,
 
     /// What to make
+    ///
+    /// docs/EXPORTS.md has each.
     #[arg(short, long, value_enum)]
     pub format: Format,
 
-    /// Folder to write to; must not exist, or be empty. With -f perfetto the file, which must not exist; with
-    /// -f flight-recorder the beginning of the files' names, or a folder
+    /// New or empty folder; -f perfetto: a new file
+    ///
+    /// With -f flight-recorder the beginning of the files' names, or a folder.
     #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
 
     #[command(flatten)]
     pub part: PartArgs,
 
-    /// With -f compat: all files in one folder, as the extractor has them, not one for each communicator
+    /// With -f compat: all files in one folder
+    ///
+    /// As the extractor has them, not a folder for each communicator.
     #[arg(long)]
     pub flat: bool,
 
-    /// With -f parquet: rows of messages that were only planned, too. They follow from their ops: a ring of
-    /// 1,024 ranks has 2,046 for each loop, channel and direction. Without it, link_1s has their sums
+    /// With -f parquet: also rows of messages that were only planned
+    ///
+    /// They follow from their ops: a ring of 1,024 ranks has 2,046 for each loop, channel and direction.
+    /// Without it, link_1s has their sums.
     #[arg(long)]
     pub planned_messages: bool,
 
-    /// With -f flight-recorder: no sends and receives, which torch's analyser often calls mismatched
+    /// With -f flight-recorder: no sends and receives
+    ///
+    /// torch's analyser often calls them mismatched.
     #[arg(long)]
     pub collectives_only: bool,
 
-    /// With -f inspector: the version of NCCL Inspector whose form the records have
+    /// With -f inspector: NCCL Inspector's version
     #[arg(long, value_enum, value_name = "VERSION", default_value_t)]
     pub inspector_version: InspectorVersion,
 
-    /// With -f perfetto: traces of torch's profiler (Kineto's JSON, also compressed) of the same job. PATH
-    /// becomes an archive, as job.tar, that Perfetto (v58 and later) opens as one timeline, by the hosts'
-    /// clocks
+    /// With -f perfetto: torch's traces on the same timeline
+    ///
+    /// Kineto's JSON, also compressed, of the same job. PATH becomes an archive, as job.tar, that Perfetto
+    /// (v58 and later) opens as one timeline, by the hosts' clocks.
     #[arg(long, value_name = "TRACE", num_args = 1..)]
     pub manifest: Vec<PathBuf>,
 
-    /// With -f chakra: traces of torch's profiler, one for each rank. Their kernels become nodes, with their
-    /// times; NCCL's kernels give the nodes of communication how long they took
+    /// With -f chakra: torch's traces, one for each rank
+    ///
+    /// Their kernels become nodes, with their times; NCCL's kernels give the nodes of communication how long
+    /// they took.
     #[arg(long, value_name = "TRACE", num_args = 1..)]
     pub kineto: Vec<PathBuf>,
 

@@ -25,40 +25,43 @@ const MAX_FILE: u64 = 4 << 20;
 #[command(group = clap::ArgGroup::new("fleet").args(["hosts", "hostfile", "slurm", "k8s"]))]
 pub struct FleetArgs {
     /// Ask these hosts, by ssh: h1,h2 or node[01-16,20]
-    #[arg(help_heading = HOSTS, long, value_name = "LIST")]
+    #[arg(help_heading = HOSTS, hide_short_help = true, long, value_name = "LIST")]
     pub hosts: Option<HostList>,
 
     /// Ask the hosts in FILE, one a line, by ssh; - is standard input
-    #[arg(help_heading = HOSTS, long, value_name = "FILE")]
+    #[arg(help_heading = HOSTS, hide_short_help = true, long, value_name = "FILE")]
     pub hostfile: Option<PathBuf>,
 
     /// Ask the nodes of a job of Slurm, by srun
-    #[arg(help_heading = HOSTS, long, value_name = "JOB", value_parser = slurm_job)]
+    #[arg(help_heading = HOSTS, hide_short_help = true, long, value_name = "JOB", value_parser = slurm_job)]
     pub slurm: Option<String>,
 
     /// Ask ncclflow's pods with these labels, by kubectl
-    #[arg(help_heading = HOSTS, long, value_name = "[NAMESPACE/]LABELS", value_parser = Selector::parse)]
+    #[arg(help_heading = HOSTS, hide_short_help = true, long, value_name = "[NAMESPACE/]LABELS", value_parser = Selector::parse)]
     #[arg(num_args = 0..=1, default_missing_value = "ncclflow/app.kubernetes.io/name=ncclflow")]
     pub k8s: Option<Selector>,
 
-    /// Program in place of ssh, srun or kubectl, with its own options: 'ssh -J bastion'
-    #[arg(help_heading = HOSTS, long, value_name = "COMMAND", requires = "fleet")]
+    /// Program in place of ssh, srun or kubectl: 'ssh -J bastion'
+    #[arg(help_heading = HOSTS, hide_long_help = true, long, value_name = "COMMAND", requires = "fleet")]
     pub via: Option<Words>,
 
     /// ncclflow on the other hosts: 'sudo -n /usr/local/sbin/ncclflow'
-    #[arg(help_heading = HOSTS, long, value_name = "COMMAND", default_value = "ncclflow", requires = "fleet")]
+    #[arg(help_heading = HOSTS, hide_long_help = true, long, value_name = "COMMAND", default_value = "ncclflow", requires = "fleet")]
     pub remote: Words,
 
     /// Most hosts to ask at once; otherwise 256 by ssh, 32 by kubectl
-    #[arg(help_heading = HOSTS, long, value_name = "N", requires = "fleet", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(help_heading = HOSTS, hide_long_help = true)]
+    #[arg(long, value_name = "N", requires = "fleet", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub at_once: Option<u32>,
 
     /// Longest time for each host
-    #[arg(help_heading = HOSTS, long, value_name = "TIME", default_value = "60s", requires = "fleet", value_parser = seconds)]
+    #[arg(help_heading = HOSTS, hide_long_help = true)]
+    #[arg(long, value_name = "TIME", default_value = "60s", requires = "fleet", value_parser = seconds)]
     pub host_timeout: Duration,
 
     /// Longest time for all hosts
-    #[arg(help_heading = HOSTS, long, value_name = "TIME", default_value = "3m", requires = "fleet", value_parser = seconds)]
+    #[arg(help_heading = HOSTS, hide_long_help = true)]
+    #[arg(long, value_name = "TIME", default_value = "3m", requires = "fleet", value_parser = seconds)]
     pub timeout: Duration,
 }
 

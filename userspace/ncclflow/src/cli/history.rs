@@ -25,18 +25,26 @@ use torch_history::HistoryState;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  ncclflow history -p $(pgrep -d, -f train.py)     all ranks of this host, by process group
-  ncclflow history --all --last 50                 the latest 50 collectives of each group
-  ncclflow history --all --comm tensor_parallel    one process group, by name, description or commHash
-  ncclflow history --slurm 4711                    the ranks of a job on all its nodes; also --hosts, --k8s
-  ncclflow history --all --json | jq '.groups[] | {description, verdict}'
-  ncclflow history --all -f flight-recorder -o traces/nccl_trace_rank_   for torchfrtrace
+  ncclflow history -p $(pgrep -d, -f train.py)
+                                          all ranks, by process group
+  ncclflow history --all --last 50        the latest 50 of each group
+  ncclflow history --all --comm tensor_parallel
+                                          one group: name, description or hash
+  ncclflow history --slurm 4711           a job on all its nodes
+  ncclflow history --all -f flight-recorder -o traces/nccl_trace_rank_
 
-torch keeps notes of the latest 2,000 collectives of each process (its flight recorder; by default from torch 2.11 on, before with
-TORCH_NCCL_TRACE_BUFFER_SIZE=2000). They are read from memory: nothing is stopped, and nothing asks torch or Python. What completed is what
-torch's watchdog had noticed. docs/HISTORY.md has the JSON's schema and the versions that are known. Needs root, or CAP_SYS_PTRACE.
-Exit codes: 0 the ranks called the same; 3 they called different collectives; 5 a rank has not called what others have, or a collective
-is not completed, for a second or more; 4 cannot tell; 1 error; 2 wrong usage.")]
+torch's flight recorder is read from memory; nothing is stopped. It is on by default from torch 2.11 on, \
+before with TORCH_NCCL_TRACE_BUFFER_SIZE=2000. Needs root, or CAP_SYS_PTRACE.
+Exit codes: 0 the ranks called the same; 3 they differ; 5 a rank is behind; 4 cannot tell; 1 error; 2 \
+wrong usage.")]
+#[command(after_long_help = "\
+More examples:
+  ncclflow history --all --json | jq '.groups[] | {description, verdict}'
+
+torch keeps notes of the latest 2,000 collectives of each process. Nothing asks torch or Python for them. \
+What completed is what torch's watchdog had noticed. Exit code 5: a rank has not called what others have, \
+or a collective is not completed, for a second or more. docs/HISTORY.md has the JSON's schema and the \
+versions that are known.")]
 #[command(group = clap::ArgGroup::new("here").args(["pids", "all"]).conflicts_with("fleet"))]
 pub struct HistoryArgs {
     #[command(flatten)]
@@ -45,12 +53,15 @@ pub struct HistoryArgs {
     #[command(flatten)]
     pub fleet: FleetArgs,
 
-    /// Only the process group of this name or description, or of the communicator with this hash (0x…)
+    /// Only this process group
+    ///
+    /// By its name or description, or by its communicator's hash (0x…).
     #[arg(long, value_name = "NAME|HASH")]
     pub comm: Option<String>,
 
-    /// Only so many of the latest collectives of each process group; the text shows 10, the JSON has all, of
-    /// other hosts 100
+    /// Only the latest N collectives of each process group
+    ///
+    /// Without it, the text shows 10, and the JSON has all, of other hosts 100.
     #[arg(long, value_name = "N", value_parser = count)]
     pub last: Option<usize>,
 
@@ -61,12 +72,15 @@ pub struct HistoryArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Also write it in another form: as each process's torch would have dumped it, for torchfrtrace
+    /// Also write files as torch would have dumped them
+    ///
+    /// For torchfrtrace.
     #[arg(short, long, value_name = "FORMAT", requires = "output")]
     pub format: Option<HistoryFormat>,
 
-    /// Beginning of the names of these files: PREFIX<rank of the job>, or nccl_trace_rank_<rank> where PREFIX
-    /// is a folder
+    /// Beginning of these files' names, or a folder
+    ///
+    /// PREFIX<rank of the job>, or nccl_trace_rank_<rank> where PREFIX is a folder.
     #[arg(short, long, value_name = "PREFIX", requires = "format")]
     pub output: Option<PathBuf>,
 }

@@ -15,6 +15,7 @@ mod dump;
 mod exit;
 mod export;
 mod fleet_args;
+mod help;
 mod history;
 mod live_stacks;
 mod merge;
@@ -139,6 +140,7 @@ pub fn main() -> ExitCode {
         Command::Summary(args) => check::run_summary(args),
         Command::Symbols(args) => symbols::run(args),
         Command::Completions(args) => completions::run(args),
+        Command::Help(args) => help::run(args),
     };
     let code = exit::code(done);
     terminal::flush_told(terminal::AT_END);

@@ -28,15 +28,16 @@ use inspect::{
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  ncclflow ps                                  every process that has NCCL mapped, under any name, also in containers
+  ncclflow ps                             every process that has NCCL mapped
   ncclflow ps --json | jq '.processes[].pid'
   ncclflow ps --user ann --nccl-version 2.27
-  ncclflow ps --watch 2                        again and again, with the collectives that were launched meanwhile
+  ncclflow ps --watch 2                   again and again, with the collectives
+                                          that were launched meanwhile
   ncclflow ps --watch 2 --no-comms
-  ncclflow ps --hosts node[01-16]              of these hosts, asked by ssh; also --hostfile, --slurm JOB, --k8s
+  ncclflow ps --hosts node[01-16]         of these hosts, asked by ssh
 
-NCCL that is linked statically into a library or program is found by its version string. docs/OUTPUT.md has the JSON's schema.
-Without root you see your own processes, and how many others there are.")]
+NCCL is found under any name, in containers, and linked statically (by its version string). docs/OUTPUT.md \
+has the JSON's schema. Without root you see your own processes, and how many others there are.")]
 pub struct PsArgs {
     #[command(flatten)]
     pub filter: FilterArgs,
@@ -44,7 +45,7 @@ pub struct PsArgs {
     #[command(flatten)]
     pub fleet: FleetArgs,
 
-    /// Do not look for communicators in the processes' memory: faster
+    /// Do not look for communicators in memory: faster
     #[arg(long)]
     pub no_comms: bool,
 

@@ -1,6 +1,7 @@
 //! `ncclflow record`
 
 use std::{
+    collections::BTreeSet,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::{Instant, SystemTime, UNIX_EPOCH},
@@ -15,18 +16,22 @@ use super::{
     record_args::RecordArgs,
     signals::with_signals,
     terminal,
-    whom::{may_trace, none_matched},
+    whom::{MAX_NAMED, may_trace, none_matched},
     write_json,
 };
 use crate::views::metrics::{Exposition, MetricsServer};
-use flow::session::{
-    CallSource, FilesReport, FilesState, Level, ProbePlace, ProbeReport, SessionReport, SessionState,
-    WindowIterations,
+use flow::{
+    schema::CommunicatorReport,
+    session::{
+        CallSource, FilesReport, FilesState, Level, ProbePlace, ProbeReport, SessionReport, SessionState,
+        UncutProcess, WindowIterations,
+    },
+    text::joined,
 };
 use inspect::{
     clock::realtime_offset_ns,
     gpu::{self, GpuSamples},
-    process::Process,
+    process::{LibraryId, Process},
 };
 use nccl_library::nccl::ApiFunction;
 use recording::sinks::LiveStatistics;
@@ -57,6 +62,8 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<Exit> {
     let metrics = args.metrics.zip(live).map(serve).transpose()?;
     let mut console = Console {
         quiet: args.quiet,
+        is_verbose: args.verbose,
+        libraries: BTreeSet::new(),
         output: output.clone(),
         why_removed: if args.disk.max_age.is_some() {
             " (--max-size, --max-age)"
@@ -70,8 +77,8 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<Exit> {
     let outcome = with_signals(work, || {})?;
     drop(metrics);
     if !args.quiet {
-        summarize(&outcome, output.as_deref());
-        if outcome.report.targets.is_empty() && !args.filter.filter().is_empty() {
+        summarize(&outcome, output.as_deref(), args.verbose);
+        if outcome.report.targets.is_empty() {
             tell!("{}", none_matched());
         }
     }
@@ -109,8 +116,14 @@ fn default_output() -> PathBuf {
     PathBuf::from(format!("ncclflow-{now}"))
 }
 
+/// Most libraries that are remembered.
+const MAX_LIBRARIES: usize = 1024;
+
 struct Console {
     quiet: bool,
+    is_verbose: bool,
+    /// Those that were named with their paths.
+    libraries: BTreeSet<LibraryId>,
     output: Option<PathBuf>,
     /// Why the oldest of the output is removed.
     why_removed: &'static str,
@@ -133,7 +146,7 @@ impl Console {
             _ if self.quiet => {}
             Notice::NoStacks { pid, why } => tell!("process {pid}: no call stacks: {why}"),
             Notice::NotCached(why) => tell!("struct layouts could not be kept for the next run: {why}"),
-            Notice::Found(setup) => found(setup),
+            Notice::Found(setup) => found(setup, self.is_verbose),
             Notice::Recording { probes } => {
                 let to = self.output.as_ref().map_or_else(
                     || "recording to no files".to_owned(),
@@ -142,7 +155,15 @@ impl Console {
                 tell!("{to} with {probes} probes; Ctrl-C ends it");
             }
             Notice::TargetExited { pid } => tell!("process {pid} exited"),
-            Notice::Joined { process, library } => joined(process, library),
+            Notice::Joined { process, library } => {
+                let process = format!("process {}", named(process));
+                let has_room = self.libraries.len() < MAX_LIBRARIES;
+                if self.is_verbose || !has_room || self.libraries.insert(library.file.id) {
+                    using(library, &process);
+                } else {
+                    tell!("{process}: NCCL {}, the same library as above", version_of(library));
+                }
+            }
             Notice::WindowRemoved(folder) => tell!("removed{}: {folder}", self.why_removed),
             Notice::LinesRemoved(folder) => {
                 let output = self.output.as_deref().unwrap_or(Path::new("."));
@@ -155,11 +176,10 @@ impl Console {
             }
             Notice::WindowOpened(window) => tell!("window {} opened: {}", window.number, window.folder),
             Notice::WindowClosed(window, report) => {
-                let lines: u64 =
-                    report.communicators.iter().map(|rank| rank.proxy_flow_lines + rank.api_lines).sum();
+                let seen = Seen::of(&report.communicators).told(report.level, self.is_verbose);
                 let lost = report.loss.records_lost + report.loss.records_dropped + report.loss.lines_lost;
                 tell!(
-                    "window {} closed: {} ranks, {lines} ops or calls, {lost} lost",
+                    "window {} closed: {} ranks with {seen}; {lost} lost",
                     window.number,
                     report.communicators.len()
                 );
@@ -196,29 +216,49 @@ fn tell_iterations(iterations: &WindowIterations) {
         let period = iterations.period_collectives.unwrap_or(0);
         tell!("  {fewest} training iterations of {period} collectives each, inferred from what recurs");
     }
+    for UncutProcess { pid, why, .. } in iterations.uncut.iter().take(MAX_NAMED) {
+        tell!("  process {pid} is not cut: {why}");
+    }
+    let more = iterations.uncut.len().saturating_sub(MAX_NAMED);
+    if more > 0 {
+        tell!("  nor are {more} more (`uncut` of the window in session.json)");
+    }
     if let Some(why) = &iterations.why_not {
         tell!("  fewer iterations than --window-iterations asks for: {why}");
     }
 }
 
-fn found(setup: &Setup) {
+fn found(setup: &Setup, is_verbose: bool) {
     for reason in &setup.passed_over {
         tell!("not traced: {reason}");
     }
-    for target in &setup.targets {
-        for library in target.libraries.iter().filter_map(|&index| setup.libraries.get(index)) {
-            joined(&target.process, library);
-        }
+    for (at, library) in setup.libraries.iter().enumerate() {
+        let users = setup.targets.iter().filter(|target| target.libraries.contains(&at));
+        let users: Vec<String> = users.map(|target| named(&target.process)).collect();
+        let shown = if is_verbose { users.len() } else { MAX_NAMED };
+        let more = users.len().saturating_sub(shown);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let noun = if users.len() == 1 { "process" } else { "processes" };
+        using(library, &format!("{noun} {}{more}", joined(users.iter().take(shown), ", ")));
     }
 }
 
-fn joined(process: &Process, library: &LibraryInUse) {
+/// Names a process, for lists.
+fn named(process: &Process) -> String {
+    format!("{} ({})", process.pid(), process.name())
+}
+
+fn version_of(library: &LibraryInUse) -> String {
+    let version = library.resolved.resolution.nccl_version;
+    version.map_or_else(|| "?".to_owned(), |version| version.to_string())
+}
+
+/// Says what is traced in a library, and whose it is.
+fn using(library: &LibraryInUse, processes: &str) {
     let resolution = &library.resolved.resolution;
-    let version = resolution.nccl_version.map_or_else(|| "?".to_owned(), |version| version.to_string());
     tell!(
-        "process {} ({}): NCCL {version}, symbols from {}, {}{}",
-        process.pid(),
-        process.name(),
+        "{processes}: NCCL {}, symbols from {}, {}{}",
+        version_of(library),
         resolution.symbol_source.describe(),
         library.file.shown(),
         if library.file.deleted { " (deleted)" } else { "" },
@@ -267,24 +307,63 @@ fn counted<const N: usize>(things: [(u64, &str); N]) -> Vec<String> {
     there.map(|(count, what)| format!("{count} {what}")).collect()
 }
 
+/// What was seen, of a rank or of several: each operation once, whatever channels it has. `check` and
+/// `report` count alike.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    calls: u64,
+    collectives: u64,
+    sends_receives: u64,
+    launches: u64,
+    messages: u64,
+    on_channels: u64,
+}
+
+impl Seen {
+    fn of<'c>(ranks: impl IntoIterator<Item = &'c CommunicatorReport>) -> Self {
+        ranks.into_iter().fold(Self::default(), |all, rank| Self {
+            calls: all.calls + rank.api_lines,
+            collectives: all.collectives + rank.collectives,
+            sends_receives: all.sends_receives + rank.sends_receives,
+            launches: all.launches + rank.launches,
+            messages: all.messages + rank.flow_steps_lines,
+            on_channels: all.on_channels + rank.proxy_flow_lines,
+        })
+    }
+
+    fn told(self, level: Option<Level>, is_verbose: bool) -> String {
+        if level == Some(Level::Api) {
+            return format!("{} calls", self.calls);
+        }
+        let mut told = counted([
+            (self.calls, "calls"),
+            (self.collectives, "collectives"),
+            (self.sends_receives, "sends and receives"),
+            (self.launches, "launches without proxy operations"),
+            (self.messages, "messages"),
+        ]);
+        if told.is_empty() {
+            told.push("no operation".to_owned());
+        }
+        if is_verbose {
+            told.push(format!("{} operations × channels", self.on_channels));
+        }
+        told.join(", ")
+    }
+}
+
 /// `output` is `None` if nothing was written.
-fn summarize(outcome: &Outcome, output: Option<&Path>) {
+fn summarize(outcome: &Outcome, output: Option<&Path>, is_verbose: bool) {
     let report = &outcome.report;
+    // Else it is said that no process was chosen.
+    let has_targets = !report.targets.is_empty();
     for rank in &report.communicators {
         if rank.proxy_flow_lines + rank.flow_steps_lines + rank.api_lines + rank.lost_lines == 0 {
             // The files end before its first op.
             continue;
         }
-        let lines = if report.level == Some(Level::Api) {
-            format!("{} calls", rank.api_lines)
-        } else {
-            let calls = if report.api { format!("{} calls, ", rank.api_lines) } else { String::new() };
-            format!(
-                "{calls}{} operations × channels, {} messages",
-                rank.proxy_flow_lines, rank.flow_steps_lines
-            )
-        };
-        tell!("{} rank {}/{} (process {}): {lines}", rank.folder, rank.rank, rank.n_ranks, rank.pid);
+        let seen = Seen::of([rank]).told(report.level, is_verbose);
+        tell!("{} rank {}/{} (process {}): {seen}", rank.folder, rank.rank, rank.n_ranks, rank.pid);
     }
     let by_arguments = calls_by_arguments(report);
     if by_arguments > 0 {
@@ -297,11 +376,13 @@ fn summarize(outcome: &Outcome, output: Option<&Path>) {
         let removed = report.max_size.as_ref().map_or(0, |max_size| max_size.windows_removed);
         let removed =
             if removed > 0 { format!("; {removed} older ones were removed") } else { String::new() };
-        tell!("{} windows{removed}", report.windows.len());
+        let noun = if report.windows.len() == 1 { "window" } else { "windows" };
+        tell!("{} {noun}{removed}", report.windows.len());
     } else if report.communicators.is_empty()
         && by_arguments == 0
         && output.is_some()
         && report.model.plans.empty == 0
+        && has_targets
     {
         tell!("no NCCL operation was seen in this time; `ncclflow dump` says whether the processes wait");
     }

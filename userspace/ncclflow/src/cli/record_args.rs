@@ -18,13 +18,17 @@ use clap::Args;
 use super::{
     quantities::{Pids, each, seconds},
     record_groups::{Auto, DiskArgs, SamplingArgs, WhoArgs, WindowArgs, auto_or, metrics_address},
-    shared_args::{DebugArgs, FilterArgs},
+    shared_args::{DebugArgs, FilterArgs, LIBRARY},
 };
 use flow::{
     model::Sampling,
     session::{BufferKind, Level, LinkKind, ProbeStrategy, StepDetail},
 };
 use ncclflow_common::{MAX_STACK_FRAMES, STACK_FRAMES};
+
+/// Headings of `--help`.
+const STEPS: &str = "With --level steps";
+const TRACING: &str = "Tracing";
 
 /// Meaning of `auto`, for `--help`.
 const AUTO_PROBES: &str = "At each kernel launch, where the library allows it; otherwise at each operation";
@@ -41,62 +45,92 @@ pub(super) fn stack_depth() -> clap::builder::RangedI64ValueParser<u8> {
 #[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
 #[command(after_help = "\
 Examples:
-  ncclflow record -p 4242 -d 5                 five seconds of one process
-  ncclflow record -p 4242,4243 -o /tmp/flows   until Ctrl-C, or until both have exited
-  ncclflow record -p $(pgrep -d, -f train.py) -d 10 --json | jq .loss
-  ncclflow record --all -o /var/tmp/flows      whatever uses NCCL on this host, until Ctrl-C; jobs may come and go
-  ncclflow record --all --user ann --comm train.py -d 60
-  ncclflow record --all --window-flag /run/flow  while /run/flow exists; `touch` and `rm` it as often as you like
-  ncclflow record --all --window-flag /run/flow --window-iterations 3
-                                               three training iterations after each `touch`, inferred from what recurs
-  ncclflow record --all --rotate 60 --max-size 20G --compress -o /var/tmp/flows
-                                               the last minutes, as many as 20 GiB hold; for months
-  ncclflow record -p 4242 --level api          every call of NCCL's API, at one probe hit each
-  ncclflow record -p 4242 --level api --returns -d 5
-                                               and its result, and how long it took
-  ncclflow record -p 4242 --api                ops and calls, each with the number of the other
-  ncclflow record -p 4242 --api --returns      and how each call returned
-  ncclflow record -p 4242 --level api --stacks --stack-depth 40
-  ncclflow record -p 4242 --level api --stacks=both      from Python through C++ to NCCL
-                                               and the Python code that called it
-  ncclflow record -p 4242 --rank-map ranks.txt --job llm-7b
-                                               the job's ranks, where a launcher has not said them to the processes
-  ncclflow record -p 4242 --metrics 9690       and metrics at http://127.0.0.1:9690/metrics
+  ncclflow record -p 4242 -d 5            five seconds of one process
+  ncclflow record -p $(pgrep -d, -f train.py) -o /tmp/flows
+                                          a job, until Ctrl-C
+  ncclflow record -p 4242 --level api --stacks
+                                          calls, and the code behind them
 
-DIR holds session.json, recording/ (all records, compressed) and, made of it per communicator, <commHash>/proxy_flow_rank<r>.jsonl (a line per op and channel),
-flow_steps_rank<r>.jsonl (a line per message) and flow_rank<r>.json (both, grouped by op); with --level api, api_rank<r>.jsonl (a line
-per call) instead; with --api, that too. --level api also records the calls of a libnccl whose layouts are not known (stripped and of no known
-build, another vendor's): by the arguments of its exported functions, into processes/api_<host>_<pid>.jsonl, with the communicator's address and
-without commHash and rank. With --stacks, stacks.jsonl has the call stacks that lines name. gpus.jsonl has, once a second, what the GPUs'
-driver says of each GPU of the host: how busy it is, bytes over NVLink and PCIe, clocks, power, errors (Xids).
-The processes are not stopped, restarted or written to. Needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and, on
-some kernels without uprobe_multi, CAP_SYS_ADMIN; `ncclflow doctor` tells.")]
+`ncclflow check`, `report`, `summary` and `export` read DIR. Processes are not stopped, restarted or \
+written to. Needs root, or some capabilities: `ncclflow doctor` tells.")]
+#[command(after_long_help = "\
+More examples:
+  ncclflow record -p $(pgrep -d, -f train.py) -d 10 --json | jq .loss
+  ncclflow record --all --user ann --comm train.py -d 60
+  ncclflow record --all --window-flag /run/flow
+                                          while /run/flow exists; `touch` and
+                                          `rm` it as often as you like
+  ncclflow record --all --window-flag /run/flow --window-iterations 3
+                                          three training iterations after each
+                                          `touch`, found from what recurs
+  ncclflow record --all --rotate 60 --max-size 20G --compress -o /var/tmp/flows
+                                          the last minutes, as many as 20 GiB
+                                          hold; for months
+  ncclflow record -p 4242 --level api     every call of NCCL's API, at one
+                                          probe hit each
+  ncclflow record -p 4242 --level api --returns -d 5
+                                          and its result, and how long it took
+  ncclflow record -p 4242 --api           ops and calls, each with the number
+                                          of the other
+  ncclflow record -p 4242 --api --returns
+                                          and how each call returned
+  ncclflow record -p 4242 --level api --stacks --stack-depth 40
+  ncclflow record -p 4242 --level api --stacks=both
+                                          from Python through C++ to NCCL
+  ncclflow record -p 4242 --rank-map ranks.txt --job llm-7b
+                                          the job's ranks, where a launcher has
+                                          not given them to the processes
+  ncclflow record -p 4242 --metrics 9690  and metrics at
+                                          http://127.0.0.1:9690/metrics
+
+DIR holds session.json, recording/ (all records, compressed) and, made of it per communicator, \
+<commHash>/proxy_flow_rank<r>.jsonl (a line per op and channel), flow_steps_rank<r>.jsonl (a line per \
+message) and flow_rank<r>.json (both, grouped by op). With --level api there is api_rank<r>.jsonl (a line \
+per call) instead; with --api, that too. With --stacks, stacks.jsonl has the call stacks that lines name. \
+gpus.jsonl has, once a second, what the GPUs' driver says of each GPU of the host: how busy it is, bytes \
+over NVLink and PCIe, clocks, power, errors (Xids).
+
+--level api also records the calls of a libnccl whose layouts are not known (stripped and of no known \
+build, another vendor's): by the arguments of its exported functions, into \
+processes/api_<host>_<pid>.jsonl, with the communicator's address and without commHash and rank.
+
+It needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and, on some kernels without \
+uprobe_multi, CAP_SYS_ADMIN.
+
+Each option can be given by a variable: NCCLFLOW_LEVEL=api is --level api.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct RecordArgs {
-    /// Processes to trace; other processes on the same library are left alone
+    /// Processes to trace
+    ///
+    /// Other processes that use the same library are left alone.
     #[arg(short, long = "pid", value_name = "PID", num_args = 1..)]
     pub pids: Vec<Pids>,
 
-    /// Every process of this node that uses NCCL, also those that start later, also in containers
+    /// Every process of this host that uses NCCL, also later ones
+    ///
+    /// Also those in containers.
     #[arg(long, conflicts_with_all = ["pids", "library"])]
     pub all: bool,
 
     #[command(flatten)]
     pub filter: FilterArgs,
 
-    /// Folder to write to; must not exist, or be empty [default: ncclflow-<unix time>]
+    /// New or empty folder to write to [default: ncclflow-<unix time>]
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
-    /// Time to record, as 30, 500ms or 5m [default: until Ctrl-C or until the processes exit]
+    /// Time to record: 30, 500ms, 5m [default: until Ctrl-C]
+    ///
+    /// Without it, the recording ends with Ctrl-C, or when all processes of -p have exited.
     #[arg(short, long, value_name = "TIME", value_parser = seconds)]
     pub duration: Option<Duration>,
 
-    /// How much to see
+    /// Calls; operations; or operations and messages
     #[arg(long, value_enum, default_value_t = Level::Flow)]
     pub level: Level,
 
     /// With --level steps: what of each message is measured
+    #[arg(help_heading = STEPS, hide_long_help = true)]
     #[arg(long, value_enum, default_value_t = StepDetail::Waits)]
     pub step_detail: StepDetail,
 
@@ -104,34 +138,42 @@ pub struct RecordArgs {
     pub sampling: SamplingArgs,
 
     /// Where NCCL's operations are read
+    #[arg(help_heading = TRACING, hide_long_help = true)]
     #[arg(long, default_value = "auto", value_parser = auto_or::<ProbeStrategy>(AUTO_PROBES))]
     pub probes: Auto<ProbeStrategy>,
 
-    /// With --level flow or steps: also every call of NCCL's API, joined with its op; one more probe hit a
-    /// call
+    /// With --level flow or steps: also every call of NCCL's API
+    ///
+    /// Each is joined with its op, and costs one more probe hit.
     #[arg(long)]
     pub api: bool,
 
-    /// With --level api, or --api: also the result of each call, and how long it took; two more probe hits a
-    /// call
-    #[arg(long)]
+    /// With --level api, or --api: also each call's result and duration
+    ///
+    /// Two more probe hits a call.
+    #[arg(long, hide_short_help = true)]
     pub returns: bool,
 
-    /// Also the call stack behind each call of the API, or, without --api, behind each launch: python
-    /// [default], native (C and C++), or both in one
+    /// Also call stacks: python [default], native, or both
+    ///
+    /// The stack behind each call of the API, or, without --api, behind each launch: of Python, of C and C++
+    /// (native), or both in one.
     #[arg(long, value_name = "KIND", num_args = 0..=1, require_equals = true, default_missing_value = "python")]
     #[arg(value_parser = clap::builder::ValueParser::new(str::parse::<StackKind>))]
     pub stacks: Option<StackKind>,
 
     /// With --stacks: Python frames of a stack at most, the innermost ones
+    #[arg(help_heading = TRACING, hide_long_help = true)]
     #[arg(long, value_name = "N", requires = "stacks", default_value_t = STACK_FRAMES, value_parser = stack_depth())]
     pub stack_depth: u8,
 
     /// Do not ask the GPUs' driver once a second what they do (gpus.jsonl)
+    #[arg(help_heading = TRACING, hide_long_help = true)]
     #[arg(long)]
     pub no_gpus: bool,
 
     /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
+    #[arg(help_heading = LIBRARY, hide_long_help = true)]
     #[arg(long, value_name = "PATH")]
     pub library: Option<PathBuf>,
 
@@ -139,33 +181,43 @@ pub struct RecordArgs {
     pub debug: DebugArgs,
 
     /// Kernel-to-user transport
+    #[arg(help_heading = TRACING, hide_long_help = true)]
     #[arg(long, default_value = "auto", value_parser = auto_or::<BufferKind>(AUTO_BUFFER))]
     pub buffer: Auto<BufferKind>,
 
-    /// The kernel's buffers, all together, in MiB; the part of each process (perf: of each CPU) is
-    /// rounded up to a power of two
+    /// The kernel's buffers, all together, in MiB
+    ///
+    /// The part of each process (perf: of each CPU) is rounded up to a power of two.
+    #[arg(help_heading = TRACING, hide_long_help = true)]
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub buffer_size: u32,
 
     /// How probes are attached
-    #[arg(long, default_value = "auto", value_parser = auto_or::<LinkKind>(AUTO_LINKS), hide_short_help = true)]
+    #[arg(help_heading = TRACING, hide_long_help = true)]
+    #[arg(long, default_value = "auto", value_parser = auto_or::<LinkKind>(AUTO_LINKS))]
     pub links: Auto<LinkKind>,
 
-    /// Records that may wait to be written into the recording, in MiB; when it is full, records are dropped
-    /// and counted
+    /// Records that may wait to be written into the recording, in MiB
+    ///
+    /// When that is full, records are dropped and counted.
+    #[arg(help_heading = TRACING, hide_long_help = true)]
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub queue_size: u32,
 
     /// Folder of layouts that earlier recordings resolved [default: /var/cache/ncclflow/layouts for root]
+    #[arg(help_heading = LIBRARY, hide_long_help = true)]
     #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
     pub cache_dir: Option<PathBuf>,
 
     /// Resolve the library's layouts anew, and do not keep them
+    #[arg(help_heading = LIBRARY, hide_long_help = true)]
     #[arg(long)]
     pub no_cache: bool,
 
-    /// When no probe is hit for TIME, write a dump (`ncclflow dump --json --stacks`) into DIR:
-    /// once, until one is hit again
+    /// When no probe is hit for TIME, write a dump into DIR
+    ///
+    /// As `ncclflow dump --json --stacks` prints it: once, until a probe is hit again.
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub on_hang: Option<Duration>,
 
@@ -178,12 +230,17 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub who: WhoArgs,
 
-    /// Serve live metrics for Prometheus at http://ADDR/metrics while recording (docs/METRICS.md): a port of
-    /// this host alone (9690), or an address and a port
+    /// Serve metrics for Prometheus: 9690, or 10.0.0.5:9690
+    ///
+    /// At http://ADDR/metrics while it records (docs/METRICS.md). A port alone is of this host alone.
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
     pub metrics: Option<SocketAddr>,
 
-    /// Write no files: for --metrics alone, as on a node that is watched for months
+    /// With --metrics: write no files
+    ///
+    /// As on a host that is watched for months.
+    #[arg(hide_short_help = true)]
     #[arg(long, requires = "metrics", conflicts_with_all = ["output", "window_flag", "rotate", "max_size", "compress"])]
     pub no_files: bool,
 
@@ -192,11 +249,15 @@ pub struct RecordArgs {
     pub json: bool,
 
     /// Exit with 3 if anything was lost
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub strict: bool,
 
+    /// Print more: operations on each channel, every process
+    #[arg(short, long, hide_short_help = true, conflicts_with = "quiet")]
+    pub verbose: bool,
+
     /// Print nothing but errors
-    #[arg(short, long)]
+    #[arg(short, long, hide_short_help = true)]
     pub quiet: bool,
 
     /// End when the process that started this one does

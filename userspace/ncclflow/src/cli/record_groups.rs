@@ -19,16 +19,22 @@ use flow::model::Sampling;
 /// Choice of ops whose messages are measured.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct SamplingArgs {
-    /// With --level steps: measure one op of N, by NCCL's own count: the same collectives on all ranks
+    /// With --level steps: measure one op of N
+    ///
+    /// By NCCL's own count: the same collectives on all ranks.
+    #[arg(help_heading = "With --level steps", hide_long_help = true)]
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub steps_every: u64,
 
     /// With --level steps: measure only these channels, such as 0-3,8
+    #[arg(help_heading = "With --level steps", hide_long_help = true)]
     #[arg(long, value_name = "LIST", default_value = "0-63", value_parser = channels)]
     pub channels: u64,
 
-    /// With --level steps: measure only calls of at least so many bytes, or of unknown size (before NCCL 2.23
-    /// all but reductions and reduce-scatters)
+    /// With --level steps: measure only calls of at least so many bytes
+    ///
+    /// Also those of unknown size: before NCCL 2.23 all but reductions and reduce-scatters.
+    #[arg(help_heading = "With --level steps", hide_long_help = true)]
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub min_bytes: u64,
 }
@@ -60,27 +66,33 @@ fn channels(text: &str) -> Result<u64, String> {
 /// Parts of a recording that have folders of their own.
 #[derive(Clone, Debug, Default, Args)]
 pub struct WindowArgs {
-    /// Record only while FILE exists: each time a window with a folder of its own; several in one run. A FILE
-    /// that only processes in a container see opens windows of that container's processes
-    #[arg(help_heading = "Windows", long, value_name = "FILE")]
+    /// Record only while FILE exists, each time into a folder of its own
+    ///
+    /// A FILE that only processes in a container see opens windows of that container's processes.
+    #[arg(help_heading = "Windows", hide_short_help = true, long, value_name = "FILE")]
     pub window_flag: Option<PathBuf>,
 
-    /// Close a window when it has N ops (lines of proxy_flow, or calls), and do not open one
-    /// again before FILE has gone
-    #[arg(help_heading = "Windows", long, value_name = "N", requires = "window_flag", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Close a window when it has N ops
+    ///
+    /// Lines of proxy_flow, or calls. None is opened again before FILE has gone.
+    #[arg(help_heading = "Windows", hide_long_help = true, long, value_name = "N", requires = "window_flag", value_parser = clap::value_parser!(u64).range(1..))]
     pub window_max_ops: Option<u64>,
 
-    /// Close a window after TIME, and do not open one again before FILE has gone
-    #[arg(help_heading = "Windows", long, value_name = "TIME", requires = "window_flag", value_parser = seconds)]
+    /// Close a window after TIME
+    ///
+    /// None is opened again before FILE has gone.
+    #[arg(help_heading = "Windows", hide_long_help = true, long, value_name = "TIME", requires = "window_flag", value_parser = seconds)]
     pub window_max_secs: Option<Duration>,
 
-    /// Close a window after N training iterations, found from the collectives that recur; its files begin and
-    /// end with an iteration. Where none is found, the window is as long as FILE is there
-    #[arg(help_heading = "Windows", long, value_name = "N", requires = "window_flag", conflicts_with = "window_max_ops", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    /// Close a window after N training iterations
+    ///
+    /// Iterations are found from the collectives that recur, and the files begin and end with one. Where none
+    /// is found, the window is as long as FILE is there.
+    #[arg(help_heading = "Windows", hide_short_help = true, long, value_name = "N", requires = "window_flag", conflicts_with = "window_max_ops", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub window_iterations: Option<u64>,
 
-    /// Record window after window: a new one every TIME, and whenever SIGUSR1 comes
-    #[arg(help_heading = "Windows", long, value_name = "TIME", conflicts_with = "window_flag", value_parser = seconds)]
+    /// A new window every TIME, and whenever SIGUSR1 comes
+    #[arg(help_heading = "Windows", hide_short_help = true, long, value_name = "TIME", conflicts_with = "window_flag", value_parser = seconds)]
     pub rotate: Option<Duration>,
 }
 
@@ -100,15 +112,15 @@ impl WindowArgs {
 /// Identity of ranks and job, where the processes themselves do not tell.
 #[derive(Clone, Debug, Default, Args)]
 pub struct WhoArgs {
-    /// Ranks in the job, where the processes' environment does not have them (mp.spawn, Ray): lines `PID
-    /// RANK` or
-    /// `HOST PID RANK`, or JSON, {"PID": RANK} or [{"host", "pid", "rank"}]; with --all read again when it
-    /// changes
-    #[arg(help_heading = "Who is who", long, value_name = "FILE", value_parser = rank_map)]
+    /// Ranks in the job, where the processes' environment does not have them (mp.spawn, Ray)
+    ///
+    /// Lines `PID RANK` or `HOST PID RANK`, or JSON, {"PID": RANK} or [{"host", "pid", "rank"}]. With --all
+    /// it is read again when it changes.
+    #[arg(help_heading = "Who is who", hide_long_help = true, long, value_name = "FILE", value_parser = rank_map)]
     pub rank_map: Option<RankMapFile>,
 
     /// Name of the job [default: SLURM_JOB_ID of the processes]
-    #[arg(help_heading = "Who is who", long, value_name = "NAME", value_parser = job_name)]
+    #[arg(help_heading = "Who is who", hide_long_help = true, long, value_name = "NAME", value_parser = job_name)]
     pub job: Option<String>,
 }
 
@@ -127,25 +139,30 @@ fn job_name(name: &str) -> Result<String, String> {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct DiskArgs {
     /// When the .jsonl files and flow_rank are made of DIR/recording
-    #[arg(help_heading = "Disk", long, value_enum, value_name = "WHEN", default_value_t = FilesWhen::End)]
+    #[arg(help_heading = "Disk", hide_long_help = true, long, value_enum, value_name = "WHEN", default_value_t = FilesWhen::End)]
     pub files: FilesWhen,
 
-    /// Most that these files of a recording or a window take together, as in 500M or 20G: there they end, and
-    /// `ncclflow export` makes the rest
-    #[arg(help_heading = "Disk", long, value_name = "SIZE", default_value = "64M", value_parser = size_from(MIN_SIZE, MIB))]
+    /// Most that these files of a recording or a window take together, as in 500M or 20G
+    ///
+    /// There they end, and `ncclflow export` makes the rest.
+    #[arg(help_heading = "Disk", hide_long_help = true, long, value_name = "SIZE", default_value = "64M", value_parser = size_from(MIN_SIZE, MIB))]
     pub files_limit: u64,
 
-    /// Most that DIR may take on the disk, as in 500M or 20G (K, M, G, T; without a letter, MiB): the oldest
-    /// .jsonl files go first, then the oldest windows, or the oldest records
-    #[arg(help_heading = "Disk", long, value_name = "SIZE", value_parser = size_from(MIN_SIZE, MIB))]
+    /// Most that DIR may take: 500M, 20G; the oldest goes
+    ///
+    /// K, M, G, T; without a letter, MiB. The oldest .jsonl files go first, then the oldest windows, or the
+    /// oldest records.
+    #[arg(help_heading = "Disk", hide_short_help = true, long, value_name = "SIZE", value_parser = size_from(MIN_SIZE, MIB))]
     pub max_size: Option<u64>,
 
-    /// How old what is in DIR may become, as in 90s, 15m, 12h or 7d: older windows, or records, are removed
-    #[arg(help_heading = "Disk", long, value_name = "TIME", value_parser = seconds_from(MIN_AGE))]
+    /// How old what is in DIR may become: 15m, 12h, 7d
+    ///
+    /// Older windows, or records, are removed.
+    #[arg(help_heading = "Disk", hide_long_help = true, long, value_name = "TIME", value_parser = seconds_from(MIN_AGE))]
     pub max_age: Option<Duration>,
 
-    /// Compress each .jsonl file when nothing more comes to it: of closed windows, and at the end
-    #[arg(help_heading = "Disk", long)]
+    /// Compress the .jsonl files of closed windows, and at the end
+    #[arg(help_heading = "Disk", hide_short_help = true, long)]
     pub compress: bool,
 }
 

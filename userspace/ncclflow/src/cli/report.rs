@@ -14,18 +14,22 @@ use analysis::report::{ReportOptions, Section, report};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  ncclflow report /var/tmp/flows -o report.html              the verdict first, then pictures of what it rests on
-  ncclflow report flows --force                              flows.html, anew
-  ncclflow report host*/flows -o job.html                    all hosts of a job on one page
-  ncclflow report flows -o last.html --last 30s              the last 30 s
-  ncclflow report flows -o part.html --from 2026-11-22T14:03:05Z --to 2026-11-22T14:03:07Z --comm 0x8f2c
-  ncclflow report flows -o slow.html --open-section delays   opens at the delay matrix
+  ncclflow report /var/tmp/flows -o report.html
+                                          the verdict, and what it rests on
+  ncclflow report flows --force           flows.html, anew
+  ncclflow report host*/flows -o job.html
+                                          all hosts of a job on one page
+  ncclflow report flows -o last.html --last 30s
+  ncclflow report flows -o part.html --from 2026-11-22T14:03:05Z --comm 0x8f2c
+  ncclflow report flows -o slow.html --open-section delays
+                                          opens at the delay matrix
 
-The page is one file, without scripts, fonts or pictures from elsewhere: mail it, or open it on a machine without a network.
-Times and waits are there for recordings of --level steps, lines of code for those with --stacks. TIME is as for `ncclflow export`.
-docs/REPORT.md says what each picture shows. Exit codes: 0 done, whatever the verdict is (`ncclflow check` tells it by its exit code); 1 not done.")]
+The page is one file, without scripts, fonts or pictures from elsewhere: mail it, or open it on a machine \
+without a network. Times and waits are there for recordings of --level steps, lines of code for those with \
+--stacks. TIME is as for `ncclflow export`. docs/REPORT.md says what each picture shows.
+Exit codes: 0 done, whatever the verdict is (`ncclflow check` tells it by its exit code); 1 not done.")]
 pub struct ReportArgs {
-    /// Folders of recordings: of sessions, windows or hosts, or a folder of such folders
+    /// Folders of recordings, windows or hosts, or a folder of those
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub inputs: Vec<PathBuf>,
 

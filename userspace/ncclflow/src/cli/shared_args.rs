@@ -19,7 +19,9 @@ pub struct LookedAtArgs {
     #[arg(short, long = "pid", value_name = "PID", num_args = 1..)]
     pub pids: Vec<Pids>,
 
-    /// Every process of this node that has an NCCL library mapped, under any name, also in containers
+    /// Every process of this host that uses NCCL
+    ///
+    /// It has an NCCL library mapped, under any name. Also those in containers.
     #[arg(long, conflicts_with = "pids")]
     pub all: bool,
 }
@@ -42,23 +44,25 @@ const FILTERS: &str = "Filters";
 #[derive(Clone, Debug, Default, Args)]
 pub struct FilterArgs {
     /// Only processes of these users (name or number)
-    #[arg(help_heading = FILTERS, long, value_name = "USER", value_delimiter = ',')]
+    #[arg(help_heading = FILTERS, hide_short_help = true, long, value_name = "USER", value_delimiter = ',')]
     pub user: Vec<String>,
 
     /// Only processes whose control group's path contains TEXT
-    #[arg(help_heading = FILTERS, long, value_name = "TEXT")]
+    #[arg(help_heading = FILTERS, hide_long_help = true, hide_short_help = true, long, value_name = "TEXT")]
     pub cgroup: Vec<String>,
 
-    /// Only processes of the containers whose id, runtime:id or pod UID begins so
-    #[arg(help_heading = FILTERS, long, value_name = "ID", value_delimiter = ',')]
+    /// Only processes of these containers
+    ///
+    /// The container's id, runtime:id or pod UID begins so.
+    #[arg(help_heading = FILTERS, hide_long_help = true, hide_short_help = true, long, value_name = "ID", value_delimiter = ',')]
     pub container: Vec<String>,
 
     /// Only processes whose name is TEXT, or whose command line contains it
-    #[arg(help_heading = FILTERS, long, visible_alias = "command", value_name = "TEXT")]
+    #[arg(help_heading = FILTERS, hide_short_help = true, long, visible_alias = "command", value_name = "TEXT")]
     pub comm: Vec<String>,
 
     /// Only processes that use this NCCL: 2.27, or 2.27.5
-    #[arg(help_heading = FILTERS, long, value_name = "VERSION", value_delimiter = ',')]
+    #[arg(help_heading = FILTERS, hide_long_help = true, hide_short_help = true, long, value_name = "VERSION", value_delimiter = ',')]
     pub nccl_version: Vec<String>,
 }
 
@@ -94,39 +98,42 @@ const PART: &str = "Part";
 #[derive(Debug, Args)]
 pub struct PartArgs {
     /// Only what was seen at this time or later
-    #[arg(help_heading = PART, long, visible_alias = "since", value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(help_heading = PART, hide_short_help = true, long, visible_alias = "since", value_name = "TIME", allow_hyphen_values = true)]
     pub from: Option<Moment>,
 
     /// Only what was seen before this time
-    #[arg(help_heading = PART, long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
+    #[arg(help_heading = PART, hide_short_help = true, long, visible_alias = "until", value_name = "TIME", allow_hyphen_values = true)]
     pub to: Option<Moment>,
 
     /// Only the end of the recordings, for so long: 30s, 5m
-    #[arg(help_heading = PART, long, value_name = "DURATION", conflicts_with_all = ["from", "to"], value_parser = seconds)]
+    #[arg(help_heading = PART, hide_short_help = true)]
+    #[arg(long, value_name = "DURATION", conflicts_with_all = ["from", "to"], value_parser = seconds)]
     pub last: Option<Duration>,
 
     /// Only communicators whose commHash begins so
-    #[arg(help_heading = PART, long, value_name = "HASH", value_delimiter = ',')]
+    #[arg(help_heading = PART, hide_short_help = true, long, value_name = "HASH", value_delimiter = ',')]
     pub comm: Vec<String>,
 
     /// Only these ranks of their communicators: 0,4-7
-    #[arg(help_heading = PART, long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(help_heading = PART, hide_short_help = true, long, value_name = "LIST", value_delimiter = ',')]
     pub rank: Vec<RankRange>,
 
     /// Only these processes, by the number that lines have
-    #[arg(help_heading = PART, long, value_name = "LIST")]
+    #[arg(help_heading = PART, hide_short_help = true, long, value_name = "LIST")]
     pub pid: Vec<Pids>,
 
-    /// Only processes of these users, where the recording says whose they are
-    #[arg(help_heading = PART, long, value_name = "USER", value_delimiter = ',')]
+    /// Only processes of these users, where the recording has them
+    #[arg(help_heading = PART, hide_short_help = true, long, value_name = "USER", value_delimiter = ',')]
     pub user: Vec<String>,
 
-    /// Only processes of these jobs, where the recording says it
-    #[arg(help_heading = PART, long, value_name = "JOB", value_delimiter = ',')]
+    /// Only processes of these jobs, where the recording has them
+    #[arg(help_heading = PART, hide_short_help = true, long, value_name = "JOB", value_delimiter = ',')]
     pub job: Vec<String>,
 
-    /// Also read everything before the part, so that all numbers are those of the whole recording
-    #[arg(help_heading = PART, long)]
+    /// Also read everything before the part, for its numbers
+    ///
+    /// All numbers are those of the whole recording.
+    #[arg(help_heading = PART, hide_short_help = true, long)]
     pub exact: bool,
 }
 
@@ -145,22 +152,29 @@ impl PartArgs {
     }
 }
 
+/// Heading of these options in `--help`.
+pub(super) const LIBRARY: &str = "Library";
+
 /// Places of debugging information that the library itself does not have.
 #[derive(Clone, Debug, Args)]
 pub struct DebugArgs {
-    /// Debugging information of a stripped library: the library before it was stripped, or its .debug file
-    #[arg(long, value_name = "FILE")]
+    /// Debugging information of a stripped library
+    ///
+    /// The library before it was stripped, or its .debug file.
+    #[arg(help_heading = LIBRARY, hide_long_help = true, long, value_name = "FILE")]
     pub debug_file: Vec<PathBuf>,
 
-    /// Folder to look for it in, by build-id or debug link; /usr/lib/debug is always searched, too
-    #[arg(long, value_name = "DIR")]
+    /// Folder with debugging information
+    ///
+    /// By build-id or debug link; /usr/lib/debug is always searched, too.
+    #[arg(help_heading = LIBRARY, hide_long_help = true, long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
 
-    /// Also read libraries on file systems in user space (FUSE). Whoever runs such a file system can leave a
-    /// read
-    /// without an answer: ncclflow then abandons the helper process that reads, and does not read the library
-    /// again
-    #[arg(long)]
+    /// Also read libraries on file systems in user space (FUSE)
+    ///
+    /// Whoever runs such a file system can leave a read without an answer: ncclflow then abandons the helper
+    /// process that reads, and does not read the library again.
+    #[arg(help_heading = LIBRARY, hide_long_help = true, long)]
     pub allow_fuse: bool,
 }
 

@@ -40,56 +40,70 @@ const CALLERS: usize = 12;
 #[command(group = clap::ArgGroup::new("what").required(true).args(["source", "pids", "all"]))]
 #[command(after_help = "\
 Examples:
-  ncclflow stacks -p 4242 -d 10                          behind the calls of a running process, for ten seconds
+  ncclflow stacks -p 4242 -d 10           behind the calls of a process
   ncclflow stacks --all --comm train.py -d 10 --kernel-name AllReduce
-  ncclflow stacks -p 4242 -d 10 --both                   with the native frames between Python and NCCL
-  ncclflow stacks -p 4242 --json | jq '.groups[] | [.count, .function, .rank, .frames[-1].line]'
-  ncclflow stacks /var/tmp/flows                         behind what a recording has, if it was made with --stacks
-  ncclflow stacks trace.json.gz                          behind ncclDevKernel_Generic_1, in the whole trace
-  ncclflow stacks trace.json.gz --kernel-name 'ncclDevKernel_%'    behind all of NCCL's kernels
-  ncclflow stacks trace.json --function-name 'train.py(41): step' --index 3 --kernel-name 'ncclDevKernel_AllReduce%'
+  ncclflow stacks -p 4242 -d 10 --both    with C and C++ between Python and NCCL
+  ncclflow stacks /var/tmp/flows          of a recording made with --stacks
+  ncclflow stacks trace.json.gz --kernel-name 'ncclDevKernel_%'
+                                          of a trace of torch's profiler
+  ncclflow stacks trace.json.gz --folded | flamegraph.pl > stacks.svg
+
+Needs what `record` needs for processes, and nothing for recordings and traces. docs/STACKS.md has the \
+forms of output.
+Exit codes: 0 done, also where nothing was found, which is said; 1 not done; 2 wrong usage.")]
+#[command(after_long_help = "\
+More examples:
+  ncclflow stacks -p 4242 --json | jq '.groups[] | [.count, .function, .rank]'
+  ncclflow stacks trace.json.gz           behind ncclDevKernel_Generic_1, in the
+                                          whole trace
+  ncclflow stacks trace.json --function-name 'train.py(41): step' --index 3
   ncclflow stacks trace.pb --start-ts 4502111772961473 --duration 1000000
   ncclflow stacks trace.json.gz --json | jq '.stacks[0].frames[]'
-  ncclflow stacks trace.json.gz --folded | flamegraph.pl > stacks.svg
-  ncclflow stacks trace.json.gz --pprof --output stacks.pb.gz; go tool pprof -top stacks.pb.gz
+  ncclflow stacks trace.json.gz --pprof --output stacks.pb.gz
 
-Of processes and recordings, the stacks behind NCCL's calls are counted, by function, communicator and rank: nothing has to be prepared in
-the job. Python frames are the default; a recording has what it was made with. Needs what `ncclflow record` needs.
-TRACE is of torch.profiler (with_stack=True gives Python's frames) or of any program that writes Chrome's JSON or Perfetto's protobuf; each
-may be compressed by gzip. Equal stacks are counted, the most frequent first; digits at the end of a
-name and addresses of objects are dropped before, so that layers are one. A name with a % in it is a pattern, as of SQL's LIKE: % is any
-text, _ any character, in either case.
-docs/STACKS.md has the forms of output. Exit codes: 0 done, also where nothing was found, which is said; 1 not done; 2 wrong usage.")]
+Of processes and recordings, the stacks behind NCCL's calls are counted, by function, communicator and \
+rank: nothing has to be prepared in the job. Python frames are the default; a recording has what it was \
+made with.
+
+TRACE is of torch.profiler (with_stack=True gives Python's frames) or of any program that writes Chrome's \
+JSON or Perfetto's protobuf; each may be compressed by gzip. Equal stacks are counted, the most frequent \
+first; digits at the end of a name and addresses of objects are dropped before, so that layers are one. A \
+name with a % in it is a pattern, as of SQL's LIKE: % is any text, _ any character, in either case.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct StacksArgs {
-    /// Folder of a recording that was made with --stacks; or the trace of a profiler: Kineto's or Chrome's
-    /// JSON, or Perfetto's protobuf
+    /// Recording made with --stacks, or a profiler's trace
+    ///
+    /// A trace is Kineto's or Chrome's JSON, or Perfetto's protobuf.
     #[arg(value_name = "DIR|TRACE")]
     pub source: Option<PathBuf>,
 
-    /// Processes whose calls are watched; other processes on the same library are left alone
+    /// Processes whose calls are watched
+    ///
+    /// Other processes that use the same library are left alone.
     #[arg(short, long = "pid", value_name = "PID", num_args = 1..)]
     pub pids: Vec<Pids>,
 
-    /// Every process of this node that uses NCCL, also those that start later
+    /// Every process of this host that uses NCCL, also later ones
     #[arg(long, conflicts_with = "pids")]
     pub all: bool,
 
     #[command(flatten)]
     pub filter: FilterArgs,
 
-    /// Time to watch, as 30 or 5m [default: until Ctrl-C or until the processes exit]
+    /// Time to watch: 30, 5m [default: until Ctrl-C]
     #[arg(short = 'd', value_name = "TIME", value_parser = seconds, conflicts_with = "source")]
     pub seconds: Option<Duration>,
 
-    /// Only kernels of this name [default in a trace:
-    /// ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)]; of processes and recordings, only calls of
-    /// this function: AllReduce
+    /// Only kernels of this name, or calls of this function (AllReduce)
+    ///
+    /// Of a trace, kernels [default: ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)]; of processes
+    /// and recordings, calls.
     #[arg(long, value_name = "NAME")]
     pub kernel_name: Option<String>,
 
-    /// Most frames that are shown, from the innermost on: of a trace callers of a launch [default: 12]; of
-    /// processes [default: 24] and recordings, 48 at most
+    /// Most frames of a stack, from the innermost on
+    ///
+    /// Of a trace, callers of a launch [default: 12]; of processes [default: 24] and recordings, 48 at most.
     #[arg(long, value_name = "N")]
     pub stack_depth: Option<usize>,
 
@@ -97,7 +111,7 @@ pub struct StacksArgs {
     #[arg(long, group = "frames", conflicts_with = "source")]
     pub python: bool,
 
-    /// Of processes: native frames, of C, C++ and others; x86-64 only
+    /// Of processes: native frames (C, C++ …); x86-64 only
     #[arg(long, group = "frames", conflicts_with = "source")]
     pub native: bool,
 
@@ -105,8 +119,9 @@ pub struct StacksArgs {
     #[arg(long, group = "frames", conflicts_with = "source")]
     pub both: bool,
 
-    /// Only what was launched during a call of this function; of several, --index says which, or you are
-    /// asked
+    /// Only what was launched during a call of this function
+    ///
+    /// Of several calls, --index says which, or you are asked.
     #[arg(help_heading = WINDOW, long, value_name = "NAME", conflicts_with_all = ["pids", "all"])]
     pub function_name: Option<String>,
 
@@ -114,8 +129,9 @@ pub struct StacksArgs {
     #[arg(help_heading = WINDOW, long, value_name = "N", requires = "function_name")]
     pub index: Option<usize>,
 
-    /// Only what was launched from this time of the trace on, in ns; with --duration, whatever
-    /// --function-name says
+    /// Only what was launched from this time of the trace on, in ns
+    ///
+    /// With --duration; whatever --function-name says.
     #[arg(help_heading = WINDOW, long, value_name = "NS", requires = "duration", allow_negative_numbers = true)]
     pub start_ts: Option<i64>,
 

@@ -40,8 +40,14 @@ pub(super) fn has_color() -> bool {
 /// have been flushed. `color`: none for what only states facts.
 pub(super) fn verdict(color: Option<AnsiColor>, sentence: &str) -> io::Result<()> {
     let bold = Style::new().bold().fg_color(color.map(Into::into));
-    let style = if has_color() { bold } else { Style::new() };
-    sentence.lines().try_for_each(|line| writeln!(stdout(), "{style}{}{style:#}", plain(line)))
+    sentence.lines().try_for_each(|line| writeln!(stdout(), "{}", painted(bold, line)))
+}
+
+/// Returns words in a style, if standard output gets colours. For writers that let it through: those of
+/// [`out`] do not.
+pub(super) fn painted(style: Style, words: &str) -> String {
+    let style = if has_color() { style } else { Style::new() };
+    format!("{style}{}{style:#}", plain(words))
 }
 
 /// Returns standard output, for text and for JSON by [`write_json`](super::write_json).

@@ -23,7 +23,7 @@ use rustix::{
 use super::{
     exit::Exit,
     quantities::{Pids, seconds},
-    shared_args::{DebugArgs, FilterArgs},
+    shared_args::{DebugArgs, FilterArgs, LIBRARY},
     signals::with_signals,
     terminal, top_recording, top_session, write_report,
 };
@@ -36,26 +36,30 @@ use trace::record::StopHandle;
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
-  ncclflow top                                 everything on this host that uses NCCL; ? shows the keys
-  ncclflow top -p 4242,4243                    these processes
+  ncclflow top                            all of this host; ? shows the keys
+  ncclflow top -p 4242,4243               these processes
   ncclflow top -p $(pgrep -d, -f train.py) --level steps
-                                               with messages, and who waits for whom
-  ncclflow top -p 4242 --once                  one second, as a table
-  ncclflow top --recording /var/tmp/flows      of a recording: all of it, or, while it is written, its latest moments
-  ncclflow top -p 4242 --once --json -i 10 | jq '.ranks[] | [.rank, .opsPerSecond, .lag]'
+                                          with messages, and who waits
+  ncclflow top -p 4242 --once             one second, as a table
+  ncclflow top --recording /var/tmp/flows
+                                          a recording, also while it is written
+  ncclflow top -p 4242 --once --json -i 10 | jq '.ranks[] | [.rank, .lag]'
 
-Nothing is written, and the processes are not stopped. Needs what `record` needs; with --recording, to read that.")]
+Nothing is written, and the processes are not stopped. Needs what `record` needs; with --recording, to \
+read that.")]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct TopArgs {
-    /// Processes to watch; otherwise all of this host that use NCCL, also those that start later
+    /// Processes to watch; otherwise all of this host
     #[arg(short, long = "pid", value_name = "PID", num_args = 1..)]
     pub pids: Vec<Pids>,
 
-    /// Every process of this node that uses NCCL, also those that start later, also in containers
+    /// Every process of this host that uses NCCL, also later ones
+    ///
+    /// Also those in containers.
     #[arg(long, conflicts_with_all = ["pids", "library"])]
     pub all: bool,
 
-    /// The recording in this folder, or of one of its windows: no process, no probe, no root
+    /// A recording, or one of its windows: no process, probe, root
     #[arg(long, value_name = "DIR")]
     #[arg(conflicts_with_all = ["pids", "all", "level", "duration", "library", "debug_file", "debug_dir"])]
     pub recording: Option<PathBuf>,
@@ -63,7 +67,7 @@ pub struct TopArgs {
     #[command(flatten)]
     pub filter: FilterArgs,
 
-    /// How much to see: calls, operations, or operations and their messages over the network
+    /// Calls; operations; or operations and messages
     #[arg(long, value_enum, default_value_t = Level::Flow)]
     pub level: Level,
 
@@ -71,7 +75,7 @@ pub struct TopArgs {
     #[arg(short, long, value_name = "TIME", default_value = "1", value_parser = seconds)]
     pub interval: Duration,
 
-    /// Time until the end, as 30 or 5m [default: until q, or until the processes exit]
+    /// Time until the end: 30, 5m [default: until q]
     #[arg(short, long, value_name = "TIME", value_parser = seconds, conflicts_with = "once")]
     pub duration: Option<Duration>,
 
@@ -84,23 +88,23 @@ pub struct TopArgs {
     pub json: bool,
 
     /// What a row is at first
-    #[arg(long, value_enum, default_value_t = View::Ranks)]
+    #[arg(hide_short_help = true, long, value_enum, default_value_t = View::Ranks)]
     pub view: View,
 
     /// What rows are sorted by at first
-    #[arg(long, value_enum, default_value_t = Sort::Comm)]
+    #[arg(hide_short_help = true, long, value_enum, default_value_t = Sort::Comm)]
     pub sort: Sort,
 
-    /// Rows that contain this text in one of their columns
-    #[arg(long, value_name = "TEXT")]
+    /// Only rows that contain this text
+    #[arg(hide_short_help = true, long, value_name = "TEXT")]
     pub rows: Option<String>,
 
     /// Do not ask the GPUs' driver once a second what they do
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub no_gpus: bool,
 
     /// Path of the NCCL library as the process maps it, if its name does not contain libnccl
-    #[arg(long, value_name = "PATH", requires = "pids")]
+    #[arg(help_heading = LIBRARY, hide_long_help = true, long, value_name = "PATH", requires = "pids")]
     pub library: Option<PathBuf>,
 
     #[command(flatten)]

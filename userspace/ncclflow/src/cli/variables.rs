@@ -11,15 +11,23 @@ use clap::{
     parser::ValueSource,
 };
 
-use super::args::Cli;
+use super::{
+    args::Cli,
+    help::{Detail, with_help},
+};
 
 /// The commands whose options have variables.
 const COMMANDS: [&str; 2] = ["record", "watch"];
 
 const PREFIX: &str = "NCCLFLOW_";
 
-/// Returns the command line with the variables of options: for help, man pages, completions.
+/// Returns the command line with the variables of options, and all that is said of them: for the manual, man
+/// pages, completions.
 pub fn command() -> Command {
+    with_help(with_variables(), Detail::Full)
+}
+
+fn with_variables() -> Command {
     COMMANDS
         .into_iter()
         .fold(Cli::command(), |cli, name| cli.mut_subcommand(name, |command| command.mut_args(with_variable)))
@@ -31,7 +39,7 @@ pub(super) fn parse() -> Cli {
     let is_ours = given();
     let mut used: Vec<String> = Vec::new();
     let (name, given) = is_ours.clone().unwrap_or((COMMANDS[0], Vec::new()));
-    let command = command().mut_subcommand(name, |command| {
+    let command = with_variables().mut_subcommand(name, |command| {
         let excluded = excluded(&command, &given);
         command.mut_args(|arg| {
             // Its variable is set anew, or not at all.
@@ -52,6 +60,7 @@ pub(super) fn parse() -> Cli {
             }
         })
     });
+    let command = with_help(command, Detail::wanted());
     let parsed = command.try_get_matches().and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches)?;
         cli.check().and_then(|()| cli.check_users()).map(|()| cli)

@@ -38,29 +38,40 @@ use super::{
 #[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
 #[command(after_help = "\
 Examples:
-  ncclflow watch --all                         every job of this host: a line a minute, and alerts
+  ncclflow watch --all                    every job of this host: a line a
+                                          minute, and alerts
   ncclflow watch -p $(pgrep -d, -f train.py) --table
-  ncclflow watch --all --json | jq 'select(.event == \"begin\")'
   ncclflow watch --all --metrics 9690 --dump-to /var/lib/ncclflow/dumps
-                                               as a service: metrics, and a dump at each alert
+                                          a service: metrics, and a dump at
+                                          each alert
   ncclflow watch --all --level flow -o /var/tmp/flows
-                                               it also records, with probes, as `ncclflow record` does
-  ncclflow watch --all --exec /etc/ncclflow/alert
-                                               a program of yours that has each alert as JSON on its standard input
+                                          it also records, with probes
 
-Without --level it places no probe and writes nothing into a process: NCCL's counters are read from memory. Alerts:
-hang, gone, slow, slower, error; docs/WATCH.md says when each begins and ends. Needs root, or CAP_SYS_PTRACE.
-Ends with Ctrl-C, or when all processes of -p have ended.")]
+Without --level it places no probe and writes nothing into a process: NCCL's counters are read from \
+memory. docs/WATCH.md has the alerts. Needs root, or CAP_SYS_PTRACE.")]
+#[command(after_long_help = "\
+More examples:
+  ncclflow watch --all --json | jq 'select(.event == \"begin\")'
+  ncclflow watch --all --exec /etc/ncclflow/alert
+                                          a program of yours that has each
+                                          alert as JSON on its standard input
+
+Alerts: hang, gone, slow, slower, error, blind; docs/WATCH.md says when each begins and ends. The watch \
+ends with Ctrl-C, or when all processes of -p have ended.
+
+Each option can be given by a variable: NCCLFLOW_METRICS=9690 is --metrics 9690.")]
 pub struct WatchArgs {
     #[command(flatten)]
     pub whom: LookedAtArgs,
 
-    /// Seconds between two readings
-    #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = seconds)]
+    /// Time between two readings
+    #[arg(short, long, hide_short_help = true, value_name = "TIME", default_value = "1s", value_parser = seconds)]
     pub interval: Duration,
 
-    /// Seconds until the end [default: until Ctrl-C, or until the processes of -p have ended]
-    #[arg(short, long, value_name = "SECS", value_parser = seconds)]
+    /// Time until the end [default: until Ctrl-C]
+    ///
+    /// Without it, the watch ends with Ctrl-C, or when all processes of -p have ended.
+    #[arg(short, long, value_name = "TIME", value_parser = seconds)]
     pub duration: Option<Duration>,
 
     /// Print events as JSON, a line each
@@ -71,8 +82,9 @@ pub struct WatchArgs {
     #[arg(long)]
     pub table: bool,
 
-    /// Serve metrics for Prometheus at http://ADDR/metrics (docs/METRICS.md): a port of this host alone
-    /// (9690), or an address and a port
+    /// Serve metrics for Prometheus: 9690, or 10.0.0.5:9690
+    ///
+    /// At http://ADDR/metrics (docs/METRICS.md). A port alone is of this host alone.
     #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
     pub metrics: Option<SocketAddr>,
 
@@ -81,34 +93,41 @@ pub struct WatchArgs {
     pub dump_to: Option<PathBuf>,
 
     /// Most dumps in the folder; the oldest go
-    #[arg(long, value_name = "N", default_value_t = 50, requires = "dump_to")]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 50, requires = "dump_to")]
     pub max_dumps: usize,
 
-    /// Most bytes of all dumps: K, M, G, T; without a letter, MiB
+    /// Most bytes of all dumps
+    ///
+    /// K, M, G, T; without a letter, MiB.
+    #[arg(hide_short_help = true)]
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size_from(1 << 20, 1 << 20), requires = "dump_to")]
     pub max_dump_size: u64,
 
-    /// Run this program at the beginning and the end of each alert, with the event as JSON on its standard
-    /// input: a path, without arguments, that only root may write to
+    /// Run this program at the beginning and the end of each alert
+    ///
+    /// It has the event as JSON on its standard input. A path, without arguments, that only root may write
+    /// to.
     #[arg(long, value_name = "PROGRAM")]
     pub exec: Option<PathBuf>,
 
     /// Longest time that the program may run
-    #[arg(long, value_name = "SECS", default_value = "30", value_parser = seconds, requires = "exec")]
+    #[arg(hide_short_help = true, long, value_name = "TIME", default_value = "30s", value_parser = seconds, requires = "exec")]
     pub exec_timeout: Duration,
 
-    /// Shortest time for which a communicator stands before that is a hang; five iterations, if that is
-    /// longer
-    #[arg(long, value_name = "SECS", default_value = "10", value_parser = seconds)]
+    /// Shortest time for which a communicator stands before that is a hang
+    ///
+    /// Five iterations, if that is longer.
+    #[arg(hide_short_help = true, long, value_name = "TIME", default_value = "10s", value_parser = seconds)]
     pub hang_after: Duration,
 
-    /// Time after which it is a hang that ranks wait for one that is busy elsewhere: that saves a checkpoint,
-    /// evaluates, compiles or loads data
-    #[arg(long, value_name = "SECS", default_value = "540", value_parser = seconds)]
+    /// Time after which waiting for a rank that is busy elsewhere is a hang
+    ///
+    /// It saves a checkpoint, evaluates, compiles or loads data.
+    #[arg(hide_short_help = true, long, value_name = "TIME", default_value = "9m", value_parser = seconds)]
     pub waiting_limit: Duration,
 
     /// Do not ask the GPUs' driver once a second what they do
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub no_gpus: bool,
 
     #[command(flatten)]

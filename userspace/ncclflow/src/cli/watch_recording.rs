@@ -25,20 +25,24 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug, Args)]
 pub struct RecordingArgs {
-    /// Also record, with probes, as `ncclflow record` does; needs -o. Without it no probe is placed
+    /// Also record, with probes, as `ncclflow record` does; needs -o
+    ///
+    /// Without it no probe is placed.
     #[arg(help_heading = "Recording", long, value_enum, requires = "output")]
     pub level: Option<Level>,
 
-    /// Folder to record to; must not exist, or be empty
+    /// New or empty folder to record to
     #[arg(help_heading = "Recording", short, long, value_name = "DIR", requires = "level")]
     pub output: Option<PathBuf>,
 
     /// A new window every TIME
-    #[arg(help_heading = "Recording", long, value_name = "TIME", default_value = "5m", value_parser = seconds, requires = "level")]
+    #[arg(help_heading = "Recording", hide_short_help = true, long, value_name = "TIME", default_value = "5m", value_parser = seconds, requires = "level")]
     pub rotate: Duration,
 
-    /// Most that DIR may take on the disk: K, M, G, T; without a letter, MiB. The oldest windows go
-    #[arg(help_heading = "Recording", long, value_name = "SIZE", default_value = "20G", value_parser = size_from(1 << 20, 1 << 20), requires = "level")]
+    /// Most that DIR may take on the disk; the oldest windows go
+    ///
+    /// K, M, G, T; without a letter, MiB.
+    #[arg(help_heading = "Recording", hide_short_help = true, long, value_name = "SIZE", default_value = "20G", value_parser = size_from(1 << 20, 1 << 20), requires = "level")]
     pub max_size: u64,
 }
 

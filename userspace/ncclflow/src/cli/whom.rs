@@ -13,7 +13,7 @@ use inspect::{
 };
 
 /// Most processes that are named.
-const MAX_NAMED: usize = 8;
+pub(super) const MAX_NAMED: usize = 8;
 
 /// Checks that this user may set probes at all, so that one line says it.
 ///

@@ -31,6 +31,9 @@ const PLACES: [&str; 7] = [
 /// Remedy where root is refused.
 const REFUSED: &str = "run outside of what confines this program (AppArmor, SELinux, a seccomp filter); where nothing does, report this with the whole output";
 
+/// Remedy where this host had no room at that moment.
+const BUSY: &str = "run it again: no thread or memory was left (ulimit -u, pids.max of the control group)";
+
 /// Reads the file that this program has mapped as its own code: it exists even where no job runs.
 pub(super) fn own_program() -> Check {
     judge_own(read_own_program())
@@ -88,14 +91,17 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
                     judge(library, &whose, opens_all).named("NCCL")
                 }));
             }
-            Err(_) if process.has_exited() => {}
             Err(error) => {
-                checks.push(unopened(&error, opens_all).named(format!("process {}", process.pid())));
+                let check = unexamined(&error, process.is_ending(), opens_all);
+                checks.extend(check.map(|check| check.named(format!("process {}", process.pid()))));
             }
         }
     }
     if found.denied > 0 {
-        let what = format!("cannot inspect {} processes", found.denied);
+        let what = match found.denied {
+            1 => "cannot inspect 1 process".to_owned(),
+            count => format!("cannot inspect {count} processes"),
+        };
         checks.push(degraded(what, denied_remedy()).named("processes"));
     }
     for path in installed() {
@@ -116,6 +122,26 @@ fn installed() -> impl Iterator<Item = PathBuf> {
     files.map(|file| file.path()).filter(|path| {
         path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("libnccl.so"))
     })
+}
+
+/// Judges that a process was not examined which had NCCL a moment ago. There is nothing to be said of one
+/// that has ended meanwhile, or runs another program.
+pub(super) fn unexamined(error: &LibraryError, is_ending: bool, opens_all: bool) -> Option<Check> {
+    if is_ending {
+        return None;
+    }
+    match error {
+        LibraryError::NoNccl { .. } => None,
+        LibraryError::Maps(_, why) | LibraryError::Open { error: why, .. } if is_busy(why) => {
+            Some(degraded(format!("not examined: {error}"), BUSY))
+        }
+        error => Some(unopened(error, opens_all)),
+    }
+}
+
+/// Tells whether there was no room for a thread, a process or memory.
+fn is_busy(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory)
 }
 
 /// Judges a mapped library that cannot be opened. A process that may open all and is refused can trace

@@ -8,6 +8,7 @@ use super::{
     host::{self, Facts},
     libraries, process, trial,
 };
+use flow::text::plain;
 use trace::kernel::loader::try_uprobe;
 
 /// Consequence of a check for tracing, from best to worst.
@@ -101,17 +102,18 @@ impl Report {
         }
     }
 
-    /// Prints a line for each check, with its remedy below.
+    /// Prints a line for each check, with its remedy below; `paint` gives words the colour of a verdict.
     ///
     /// # Errors
     /// Those of writing.
-    pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
+    pub fn print(&self, out: &mut impl Write, paint: impl Fn(Verdict, &str) -> String) -> io::Result<()> {
         let all = || self.checks.iter().chain(&self.libraries).chain(&self.process);
         let width = all().map(|check| check.name.len()).max().unwrap_or(0);
         for check in all() {
-            writeln!(out, "{:8}  {:width$}  {}", check.verdict.name(), check.name, check.found)?;
+            let verdict = paint(check.verdict, &format!("{:8}", check.verdict.name()));
+            writeln!(out, "{verdict}  {:width$}  {}", plain(&check.name), plain(&check.found))?;
             if let Some(remedy) = &check.remedy {
-                writeln!(out, "{:8}  {:width$}  -> {remedy}", "", "")?;
+                writeln!(out, "{:8}  {:width$}  -> {}", "", "", plain(remedy))?;
             }
         }
         let says = match self.verdict {
@@ -119,6 +121,6 @@ impl Report {
             Verdict::Degraded => "this host can trace, but for what the lines above say",
             Verdict::No => "this host cannot trace as it is, or not as this user",
         };
-        writeln!(out, "\n{says}")
+        writeln!(out, "\n{}", paint(self.verdict, says))
     }
 }

@@ -148,6 +148,38 @@ fn a_host_whose_libraries_the_child_may_not_open_cannot_trace() {
 }
 
 #[test]
+fn what_ended_meanwhile_is_not_said_and_a_busy_host_asks_nobody_for_root() {
+    let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+    let none = LibraryError::NoNccl { pid: 7, name: "train".to_owned() };
+    assert_eq!(libraries::unexamined(&none, false, true), None, "it runs another program now");
+    assert_eq!(libraries::unexamined(&LibraryError::Maps(7, gone()), true, true), None);
+    for why in [libc::EAGAIN, libc::ENOMEM] {
+        let error = LibraryError::Maps(7, io::Error::from_raw_os_error(why));
+        let check = libraries::unexamined(&error, false, true).unwrap();
+        assert_eq!(check.verdict, Verdict::Degraded);
+        let remedy = check.remedy.unwrap();
+        assert!(!remedy.contains("root") && remedy.contains("again"), "{remedy}");
+    }
+    let denied = LibraryError::Maps(7, io::Error::from_raw_os_error(libc::EACCES));
+    let check = libraries::unexamined(&denied, false, false).unwrap();
+    assert!(check.remedy.unwrap().contains("root"), "a user is told");
+}
+
+#[test]
+fn verdicts_have_colours_and_the_rest_has_none() {
+    let checks = vec![report::ok("fine").named("a"), report::degraded("less", "more").named("b\u{1b}[31m")];
+    let mut text = Vec::new();
+    let paint = |verdict: Verdict, words: &str| format!("<{}>{words}</>", verdict.name());
+    Report::new(checks, Vec::new()).print(&mut text, paint).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("<ok>ok      </>  a ") && lines[0].ends_with("  fine"), "{text}");
+    assert!(lines[1].starts_with("<degraded>degraded</>  b\u{fffd}[31m  less"), "{text}");
+    assert!(lines[2].trim_start().starts_with("-> more"), "{text}");
+    assert!(lines[4].starts_with("<degraded>this host can trace, but"), "{text}");
+}
+
+#[test]
 fn the_file_of_this_program_is_read_by_anybody() {
     let check = libraries::own_program().named("mapped files");
     assert_eq!(check.verdict, Verdict::Ok, "{check:?}");
@@ -159,7 +191,7 @@ fn this_host_can_be_looked_at_by_anybody() {
     assert!(!facts.release.is_empty() && !facts.status.is_empty());
     let report = Report::new(host::checks(&facts), Vec::new());
     let mut text = Vec::new();
-    report.print(&mut text).unwrap();
+    report.print(&mut text, |_, words| words.to_owned()).unwrap();
     let text = String::from_utf8(text).unwrap();
     assert!(text.contains(&facts.release), "{text}");
     assert_eq!(

@@ -4,6 +4,7 @@ use std::{
     fs::{self, File},
     io::{Read as _, Write as _},
     path::Path,
+    process::Command,
 };
 
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
@@ -104,13 +105,11 @@ fn wrong_usage() {
     ] {
         refused(&trace, arguments, 2);
     }
-    let help = String::from_utf8(stacks(&trace, &["--help"]).stdout).unwrap();
+    let help = Command::new(env!("CARGO_BIN_EXE_ncclflow")).args(["help", "stacks"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
     // In lines as wide as the terminal.
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(
-        help.contains("[default in a trace: ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)]"),
-        "{help}"
-    );
+    assert!(help.contains("[default: ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)]"), "{help}");
     assert!(help.contains("[default: 12]") && help.contains("Examples:"), "{help}");
 }
 

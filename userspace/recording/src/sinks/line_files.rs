@@ -295,6 +295,9 @@ fn by_rank(owners: BTreeMap<Owner, CommunicatorReport>) -> Vec<CommunicatorRepor
             }
             Entry::Occupied(mut entry) => {
                 let row = entry.get_mut();
+                row.collectives += report.collectives;
+                row.sends_receives += report.sends_receives;
+                row.launches += report.launches;
                 row.proxy_flow_lines += report.proxy_flow_lines;
                 row.flow_steps_lines += report.flow_steps_lines;
                 row.api_lines += report.api_lines;

@@ -116,7 +116,8 @@ impl OutputDir {
     /// Opens an existing folder. A symbolic link in its place is refused.
     pub fn open(path: &Path) -> Result<Self> {
         let fd = openat(CWD, path, DIR_FLAGS, Mode::empty()).with_context(|| {
-            format!("cannot open `{}` as a folder (links are not followed)", path.display())
+            let path = path.display();
+            format!("cannot open `{path}` as a folder (links are not followed; another user's takes root)")
         })?;
         Ok(Self { path: path.to_path_buf(), fd, is_new: false, account: None })
     }

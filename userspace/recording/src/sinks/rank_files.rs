@@ -2,7 +2,10 @@
 
 use std::io;
 
-use flow::schema::{CommunicatorReport, MessageRow, OpRow, RankKey, comm_hash_name};
+use flow::{
+    schema::{CommunicatorReport, MessageRow, OpRow, RankKey, comm_hash_name},
+    statistics::Ranges,
+};
 
 use super::{
     flow_rank::{FlowRank, FlowRanks},
@@ -18,6 +21,9 @@ pub(super) const MAX_OWNERS: usize = 4096;
 
 /// Folder of the files of processes.
 const PROCESSES: &str = "processes";
+
+/// Most gaps in the numbers of a rank's ops that are kept apart.
+const MAX_RANGES: usize = 1024;
 
 /// Most processes with the same number, one after the other, that have files of their own.
 const MAX_OF_ONE_PID: u32 = 100;
@@ -86,12 +92,35 @@ pub(super) struct RankFiles {
     /// Lines of ops, or of calls.
     pub(super) lines: JsonLinesFile,
     flow_steps: Option<JsonLinesFile>,
+    ops: CountedOps,
     /// Places of ops, until there are too many.
     flow_rank: Option<Box<FlowRank>>,
     /// Names of the files of JSON lines.
     pub(super) names: Vec<String>,
     /// Number of files that were made before.
     pub(super) number: u64,
+}
+
+/// Ops, each counted once: it has a line for each channel, and channels come one after the other.
+#[derive(Debug, Default)]
+struct CountedOps {
+    collectives: Ranges,
+    sends_receives: Ranges,
+    launches: u64,
+}
+
+impl CountedOps {
+    fn add(&mut self, row: &OpRow) {
+        // Bit 0 says whose numbers they are.
+        let number = row.seq >> 1;
+        if row.pattern.has_no_ops() {
+            self.launches += 1;
+        } else if row.pattern.is_p2p() {
+            self.sends_receives.insert_within(number, MAX_RANGES);
+        } else {
+            self.collectives.insert_within(number, MAX_RANGES);
+        }
+    }
 }
 
 impl RankFiles {
@@ -131,6 +160,7 @@ impl RankFiles {
             n_ranks,
             lines,
             flow_steps: None,
+            ops: CountedOps::default(),
             flow_rank: None,
             names: vec![name],
             number: 0,
@@ -161,10 +191,11 @@ impl RankFiles {
         if self.flow_rank.as_ref().is_some_and(|flow_rank| flow_rank.is_too_large(kept_ops)) {
             self.flow_rank = None;
         }
-        if self.lines.bytes() > before
-            && let Some(flow_rank) = &mut self.flow_rank
-        {
-            flow_rank.add_op(row)?;
+        if self.lines.bytes() > before {
+            self.ops.add(row);
+            if let Some(flow_rank) = &mut self.flow_rank {
+                flow_rank.add_op(row)?;
+            }
         }
         written
     }
@@ -227,6 +258,9 @@ impl RankFiles {
             rank: key.rank,
             n_ranks: self.n_ranks,
             pid: key.pid,
+            collectives: self.ops.collectives.count,
+            sends_receives: self.ops.sends_receives.count,
+            launches: self.ops.launches,
             proxy_flow_lines: ops,
             flow_steps_lines: self.flow_steps.as_ref().map_or(0, |file| file.lines),
             api_lines: calls,

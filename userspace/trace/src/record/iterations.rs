@@ -15,7 +15,7 @@ use std::{
 use flow::{
     iterations::{Collective, IterationFinder, MAX_COLLECTIVES, Mark, Period, marks},
     schema::{ApiCall, Op, RankKey},
-    session::{ProcessIterations, WindowIterations},
+    session::{ProcessIterations, UncutProcess, WindowIterations},
 };
 use nccl_library::nccl::Name;
 
@@ -128,6 +128,7 @@ impl Looking {
         let (processes, length) = self.iterations();
         let mut found = WindowIterations {
             found: !processes.is_empty(),
+            uncut: self.uncut(&processes, most),
             period_collectives: length,
             processes,
             ..WindowIterations::wanted(self.wanted)
@@ -150,6 +151,27 @@ impl Looking {
             ),
         });
         Some(found)
+    }
+
+    /// Returns the processes that are not cut while others are, with the reason. `most`: collectives of the
+    /// process that has most.
+    fn uncut(&self, cut: &[ProcessIterations], most: usize) -> Vec<UncutProcess> {
+        if cut.is_empty() {
+            return Vec::new();
+        }
+        let others = self.processes.iter().filter(|(pid, _)| cut.iter().all(|own| own.pid != **pid));
+        let explained = others.map(|(pid, process)| {
+            let count = process.count();
+            let why = if process.period.is_some() {
+                "it did not come to the collective with which the others begin".to_owned()
+            } else if count * 2 < most {
+                format!("it had {count} collectives, and others {most}: too few to find an iteration")
+            } else {
+                format!("no sequence recurred in its {count} collectives")
+            };
+            UncutProcess { pid: *pid, collectives: count as u64, why }
+        });
+        explained.collect()
     }
 
     /// Returns where iterations begin and end, and the length that most have.
@@ -253,4 +275,43 @@ fn joined(mut before: Vec<Mark>, new: Vec<Mark>) -> Vec<Mark> {
         before.extend(new.into_iter().map(|mark| Mark { number: mark.number + last, ..mark }));
     }
     before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pushes collectives of a rank, of three kinds in turn.
+    fn run(looking: &mut Looking, pid: u32, count: u64) {
+        for seq in 0..count {
+            let what = match seq % 3 {
+                0 => "AllReduce",
+                1 => "AllGather",
+                _ => "ReduceScatter",
+            };
+            // A pause before each iteration.
+            let ts_ns = seq * 1_000_000 + seq / 3 * 50_000_000;
+            let rank = RankKey { hash: Some(7), instance: 0, rank: pid.cast_signed(), pid };
+            looking.push(rank, Collective::new((what, Some(64), None), (Some(7), 3), seq, ts_ns));
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_not_cut_is_named_with_the_reason() {
+        let mut looking = Looking { wanted: 2, ..Looking::default() };
+        run(&mut looking, 1, 30);
+        run(&mut looking, 2, 30);
+        run(&mut looking, 3, 4);
+        let found = looking.decide(true).unwrap();
+        assert!(found.found, "{found:?}");
+        assert_eq!(found.processes.iter().map(|process| process.pid).collect::<Vec<_>>(), [1, 2]);
+        let uncut: Vec<_> = found.uncut.iter().map(|process| (process.pid, process.collectives)).collect();
+        assert_eq!(uncut, [(3, 4)]);
+        assert!(found.uncut[0].why.contains("4 collectives, and others 30"), "{found:?}");
+
+        let mut nothing = Looking { wanted: 2, ..Looking::default() };
+        run(&mut nothing, 1, 4);
+        let found = nothing.decide(true).unwrap();
+        assert!(!found.found && found.uncut.is_empty(), "where nothing was found, `why_not` says it");
+    }
 }

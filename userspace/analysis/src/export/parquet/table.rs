@@ -9,7 +9,16 @@ use flow::schema::{
 const PARTITIONED: &str = "host";
 
 /// Columns of a communicator in `session.json` that describe line files made while recording.
-const OF_LINES: [&str; 5] = ["folder", "proxyFlowLines", "flowStepsLines", "apiLines", "lostLines"];
+const OF_LINES: [&str; 8] = [
+    "folder",
+    "collectives",
+    "sendsReceives",
+    "launches",
+    "proxyFlowLines",
+    "flowStepsLines",
+    "apiLines",
+    "lostLines",
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Table {

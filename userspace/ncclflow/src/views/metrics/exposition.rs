@@ -184,12 +184,12 @@ fn ops(families: &mut Families<'_>, ranks: &Ranks<'_>) -> fmt::Result {
     let one = |value: fn(&RankStatistics) -> u64| {
         ranks.series(move |rank| [(NONE, ConstCounter::new(value(rank)))])
     };
-    let help = "Operations, counted on each channel, that may be incomplete, because records were lost.";
+    let help = "Operations × channels that may be incomplete, because records were lost.";
     families.family("op_channels_incomplete", None, help, one(|rank| rank.incomplete))?;
-    let help = "Operations, counted on each channel, that were derived from the work that their plan \
+    let help = "Operations × channels that were derived from the work that their plan \
                 gives the GPU.";
     families.family("op_channels_derived", None, help, one(|rank| rank.derived))?;
-    let help = "Operations, counted on each channel, that came too late to know whether they had been counted; \
+    let help = "Operations × channels that came too late to know whether they had been counted; \
          they were not counted again.";
     families.family("op_channels_late", None, help, one(|rank| rank.late))
 }

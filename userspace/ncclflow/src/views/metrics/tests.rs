@@ -101,8 +101,8 @@ fn the_server_answers_what_it_is_asked_and_ends_when_it_is_dropped() {
     assert!(get("/healthz").starts_with("HTTP/1.1 200") && get("/readyz").starts_with("HTTP/1.1 503"));
     health.begin_recording();
     assert!(get("/readyz").starts_with("HTTP/1.1 200"));
-    health.set_sight(3, Some("3 of 4 processes may not be looked at".to_owned()));
-    assert!(get("/readyz").starts_with("HTTP/1.1 503") && get("/readyz").contains("may not be looked at"));
+    health.set_sight(3, Some("cannot inspect 3 of 4 processes".to_owned()));
+    assert!(get("/readyz").starts_with("HTTP/1.1 503") && get("/readyz").contains("cannot inspect"));
     assert!(get("/healthz").starts_with("HTTP/1.1 200"), "it is alive");
     health.set_sight(3, None);
     assert!(get("/readyz").starts_with("HTTP/1.1 200"), "enough is seen");

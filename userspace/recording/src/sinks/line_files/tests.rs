@@ -2,6 +2,7 @@ use flow::{
     made::ops::{Op as MadeOp, host},
     model::Rows,
 };
+use nccl_library::nccl::Pattern;
 
 use super::*;
 
@@ -73,4 +74,26 @@ fn a_process_with_many_ranks_gives_files_up_for_others_and_is_named() {
 fn ranks_of_processes_that_ended_long_ago_are_forgotten_and_counted() {
     assert_eq!(after(900), (901, 0));
     assert_eq!(after(3000), (MAX_ENDED + 1, 2000));
+}
+
+/// Channels come one after the other, so that lines of one op are far apart.
+#[test]
+fn an_op_is_counted_once_whatever_channels_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut files = LineFiles::new(OutputDir::open(folder.path()).unwrap(), Layout::ByProcess);
+    let mut rows = Rows::default();
+    for channel in 0..3 {
+        for seq in [4, 6, 8] {
+            let made = MadeOp { seq, channel, ..MadeOp::default() };
+            files.op(&rows.op(&made.record(), &host(1)));
+        }
+        let mut send = MadeOp { seq: 1, channel, ..MadeOp::default() }.record();
+        send.op.pattern = Pattern::Send;
+        files.op(&rows.op(&send, &host(1)));
+    }
+    files.flush();
+    let ranks = files.ranks();
+    let [rank] = &ranks[..] else { panic!("{ranks:?}") };
+    let counted = (rank.collectives, rank.sends_receives, rank.launches, rank.proxy_flow_lines);
+    assert_eq!(counted, (3, 1, 0, 12));
 }

@@ -2,21 +2,21 @@
 
 use std::collections::BTreeMap;
 
-/// A set of numbers, kept as ranges: collectives without a gap take the memory of one range.
+/// A set of numbers, kept as ranges: numbers without a gap take the memory of one range.
 #[derive(Debug, Default)]
-pub(super) struct Ranges {
+pub struct Ranges {
     /// Last number of each range, by its first one. No two ranges touch.
     lasts: BTreeMap<u64, u64>,
     /// Number of numbers in the set.
-    pub(super) count: u64,
+    pub count: u64,
 }
 
 impl Ranges {
     /// Memory of one range, about.
-    pub(super) const BYTES: usize = 32;
+    pub const BYTES: usize = 32;
 
     /// Adds a number. Returns `false` if it was there.
-    pub(super) fn insert(&mut self, number: u64) -> bool {
+    pub fn insert(&mut self, number: u64) -> bool {
         let before = self.lasts.range_mut(..=number).next_back();
         if let Some((first, last)) = before {
             if number <= *last {
@@ -36,6 +36,20 @@ impl Ranges {
         true
     }
 
+    /// Adds a number as [`insert`](Self::insert), in bounded memory: once there are `most` ranges, the last
+    /// one grows over the gap before a larger number, and what is in gaps is not counted any more.
+    pub fn insert_within(&mut self, number: u64, most: usize) -> bool {
+        if self.lasts.len() < most {
+            return self.insert(number);
+        }
+        let Some(mut last) = self.lasts.last_entry().filter(|last| *last.get() < number) else {
+            return false;
+        };
+        *last.get_mut() = number;
+        self.count += 1;
+        true
+    }
+
     /// Joins the next range to this one, if it begins right behind it.
     fn join_next(&mut self, first: u64, last: u64) {
         if let Some(next) = last.checked_add(1)
@@ -45,20 +59,24 @@ impl Ranges {
         }
     }
 
-    pub(super) fn contains(&self, number: u64) -> bool {
+    #[must_use]
+    pub fn contains(&self, number: u64) -> bool {
         self.lasts.range(..=number).next_back().is_some_and(|(_, last)| number <= *last)
     }
 
-    pub(super) fn first(&self) -> Option<u64> {
+    #[must_use]
+    pub fn first(&self) -> Option<u64> {
         self.lasts.keys().next().copied()
     }
 
-    pub(super) fn last(&self) -> Option<u64> {
+    #[must_use]
+    pub fn last(&self) -> Option<u64> {
         self.lasts.values().next_back().copied()
     }
 
     /// Returns how many ranges they make.
-    pub(super) fn ranges(&self) -> usize {
+    #[must_use]
+    pub fn ranges(&self) -> usize {
         self.lasts.len()
     }
 }
@@ -84,5 +102,15 @@ mod tests {
         assert_eq!((ranges.first(), ranges.last()), (set.first().copied(), set.last().copied()));
         assert_eq!(ranges.ranges(), 11);
         assert!(ranges.insert(u64::MAX) && ranges.contains(u64::MAX));
+    }
+
+    #[test]
+    fn with_a_bound_increasing_numbers_are_still_counted_once() {
+        let mut ranges = Ranges::default();
+        for number in (0..100).map(|n| n * 3) {
+            assert!(ranges.insert_within(number, 8));
+            assert!(!ranges.insert_within(number, 8), "{number} is there");
+        }
+        assert_eq!((ranges.count, ranges.ranges(), ranges.last()), (100, 8, Some(297)));
     }
 }
