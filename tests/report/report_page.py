@@ -345,7 +345,7 @@ def compare(shown, data, lines, arguments):
             "stalls": len(data["verdict"]["stalls"]), "jobs": len(data["jobs"])}
 
 
-PARTS = ["computingMs", "lateMs", "waitingMs", "networkMs", "idleMs", "notMeasuredMs"]
+PARTS = ["computingMs", "ownGpuMs", "lateMs", "waitingMs", "networkMs", "idleMs", "notMeasuredMs"]
 
 
 def of_parts(pictures):

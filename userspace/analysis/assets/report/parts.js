@@ -7,6 +7,7 @@
   // In the order of a bar. What is left of an iteration was not measured.
   const PARTS = [
     { key: "computingMs", colour: "part-computing", title: "Computing", words: "computing: its GPU's multiprocessors are busy" },
+    { key: "ownGpuMs", colour: "part-own", title: "Own GPU", words: "own GPU: it has what messages need, and works on it or is busy elsewhere" },
     { key: "lateMs", colour: "part-late", title: "Launching late", words: "launching late: its GPU has nothing to run, those of others have" },
     { key: "waitingMs", colour: "part-waiting", title: "Waiting for others", words: "waiting for other ranks" },
     { key: "networkMs", colour: "part-network", title: "In the network", words: "waiting for data in the network" },
@@ -115,7 +116,7 @@
     ];
     add(document.getElementById("iteration-parts"), [
       heading ? el("h3", {}, heading) : null,
-      el("p", { class: "about" }, `An iteration takes ${milliseconds(job.all)} in the mean of ${count(job.count)}.`),
+      el("p", { class: "about" }, `An iteration takes ${milliseconds(job.all)} in the mean of ${count(job.count)}, ${milliseconds(job.typicalMs)} in the median.`),
       el("ul", { class: "legend" }, used.map((part) => el("li", {}, swatch(part), part.words)),
         job.marked.length ? el("li", {}, el("span", { class: "marked" }, "▶"), "the rank of the verdict") : null),
       box, live, table(columns, job.parts, { sort: 0, down: false, first: 8 }),

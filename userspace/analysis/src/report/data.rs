@@ -81,6 +81,8 @@ pub(super) struct JobData {
 #[serde(rename_all = "camelCase")]
 pub(super) struct JobIterationsData {
     pub(super) count: u64,
+    /// Usual length.
+    pub(super) typical_ms: Option<f64>,
     /// Ranks of the job that hold it back.
     pub(super) marked: Vec<i32>,
     pub(super) parts: Vec<IterationParts>,

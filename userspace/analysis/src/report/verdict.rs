@@ -136,6 +136,7 @@ impl JobData {
         comms.dedup();
         let iterations = part.slow.iter().map(|slow| JobIterationsData {
             count: slow.iterations,
+            typical_ms: slow.iteration_ms,
             marked: slow.faults().flat_map(|cause| cause.ranks.clone()).collect(),
             parts: slow.iteration_parts.clone(),
             series: SeriesData::of_lengths(&slow.lengths, t0_ns),

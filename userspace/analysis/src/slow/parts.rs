@@ -14,10 +14,13 @@ use super::{
 pub struct IterationParts {
     #[serde(flatten)]
     pub name: RankName,
-    /// Its GPU's multiprocessors are busy; without counters, its GPU has the data of messages and works on
-    /// it.
+    /// Its GPU's multiprocessors are busy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub computing_ms: Option<f64>,
+    /// Where there are no counters of its GPU: that has what messages need, and works on it, or on other
+    /// things.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_gpu_ms: Option<f64>,
     /// Its GPU has nothing to run while those of other ranks run kernels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_ms: Option<f64>,
@@ -49,8 +52,9 @@ pub(super) fn of(evidence: &Evidence, slow: &Slow) -> Vec<IterationParts> {
         let of = |share: fn(&WaitingRank) -> Option<f64>| messages.and_then(share);
         let network = of(|rank| rank.in_network_percent);
         let by_messages = of(|rank| Some(rank.waiting.mean?.percent)).map(|all| all - network.unwrap_or(0.0));
-        let own = rank.multiprocessors.map(|busy| busy.percent);
-        let computing = take(own.or_else(|| of(|rank| Some(rank.own.mean?.percent))));
+        let computing = take(rank.multiprocessors.map(|busy| busy.percent));
+        let own = of(|rank| Some(rank.own.mean?.percent));
+        let own_gpu = take(own.filter(|_| computing.is_none()));
         let late = take(late(evidence, slow, at));
         let idle = take(rank.graphics.map(|runs| 100.0 - runs.percent - late.unwrap_or(0.0)));
         let by_counters = waiting(evidence, slow, at);
@@ -61,6 +65,7 @@ pub(super) fn of(evidence: &Evidence, slow: &Slow) -> Vec<IterationParts> {
         IterationParts {
             name: rank.name.clone(),
             computing_ms: computing.map(ms),
+            own_gpu_ms: own_gpu.map(ms),
             late_ms: late.map(ms),
             idle_ms: idle.map(ms),
             waiting_ms: waiting.map(ms),
@@ -177,16 +182,18 @@ mod tests {
         TimeShare { mean: mean(percent), halves: 0, connections }
     }
 
-    /// In the order of computing, late, idle, waiting, network, not measured, in hundredths of milliseconds.
-    fn parts(evidence: &Evidence, slow: &Slow) -> Vec<[Option<i64>; 6]> {
+    /// In the order of computing, own GPU, late, idle, waiting, network, not measured, in hundredths of
+    /// milliseconds.
+    fn parts(evidence: &Evidence, slow: &Slow) -> Vec<[Option<i64>; 7]> {
         #[expect(clippy::cast_possible_truncation, reason = "a few milliseconds")]
         let hundredths = |ms: f64| (ms * 100.0).round() as i64;
         let of_rank = |of: IterationParts| {
-            let measured = [of.computing_ms, of.late_ms, of.idle_ms, of.waiting_ms, of.network_ms];
+            let measured =
+                [of.computing_ms, of.own_gpu_ms, of.late_ms, of.idle_ms, of.waiting_ms, of.network_ms];
             let all: f64 = measured.iter().flatten().sum::<f64>() + of.not_measured_ms;
             assert!((all - 10.0).abs() < 0.01, "{of:?} is an iteration of 10 ms");
-            let [computing, late, idle, waiting, network] = measured.map(|part| part.map(hundredths));
-            [computing, late, idle, waiting, network, Some(hundredths(of.not_measured_ms))]
+            let [computing, own, late, idle, waiting, network] = measured.map(|part| part.map(hundredths));
+            [computing, own, late, idle, waiting, network, Some(hundredths(of.not_measured_ms))]
         };
         super::of(evidence, slow).into_iter().map(of_rank).collect()
     }
@@ -204,15 +211,18 @@ mod tests {
         let groups = vec![vec![0, 1, 2, 3]];
         let evidence = Evidence { ranks, groups, iteration: Some(ITERATION), ..Evidence::default() };
         let expected = [
-            [Some(780), Some(0), Some(20), Some(70), None, Some(130)],
-            [Some(850), Some(0), Some(20), Some(0), None, Some(130)],
-            [Some(850), Some(0), Some(19), Some(0), None, Some(131)],
-            [Some(650), Some(200), Some(20), Some(0), None, Some(130)],
+            [Some(780), None, Some(0), Some(20), Some(70), None, Some(130)],
+            [Some(850), None, Some(0), Some(20), Some(0), None, Some(130)],
+            [Some(850), None, Some(0), Some(19), Some(0), None, Some(131)],
+            [Some(650), None, Some(200), Some(20), Some(0), None, Some(130)],
         ];
         assert_eq!(parts(&evidence, &Slow::default()), expected);
         // Nothing is known of how long ranks with other work send and receive.
         let apart = Evidence { groups: Vec::new(), ..evidence.clone() };
-        assert_eq!(parts(&apart, &Slow::default())[0], [Some(780), Some(0), Some(20), None, None, Some(200)]);
+        assert_eq!(
+            parts(&apart, &Slow::default())[0],
+            [Some(780), None, Some(0), Some(20), None, None, Some(200)]
+        );
         // But the stage that does most is the one that the others wait for.
         let first = Cause { kind: Kind::Stage, ranks: vec![1], is_note: true, ..Cause::default() };
         let slow = Slow { first, ..Slow::default() };
@@ -249,14 +259,14 @@ mod tests {
         assert_eq!(
             parts(&evidence, &slow),
             [
-                [None, None, None, None, None, Some(1000)],
-                [Some(300), None, None, Some(150), Some(100), Some(450)]
+                [None, None, None, None, None, None, Some(1000)],
+                [None, Some(300), None, None, Some(150), Some(100), Some(450)]
             ]
         );
         // The verdict knows by launches that rank 0 is late.
         let first = Cause { kind: Kind::Host, ranks: vec![0], percent: Some(12.5), ..Cause::default() };
         let late = Slow { first, ..Slow::default() };
-        assert_eq!(parts(&evidence, &late)[0], [None, Some(125), None, None, None, Some(875)]);
+        assert_eq!(parts(&evidence, &late)[0], [None, None, Some(125), None, None, None, Some(875)]);
         assert_eq!(waits.in_network(&[link(1, 0, 70.0)]), None);
     }
 }
