@@ -91,7 +91,8 @@ pub struct CommunicatorCheck {
     /// The windows that it was checked in, if a folder with windows was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<String>,
-    /// Name of its job: as Slurm, Kubernetes or the launcher call it, or program and PID of its first process.
+    /// Name of its job, as of `ps`: that of Slurm, Kubernetes or the launcher, or program and PID of its first
+    /// process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
     /// Name of its folder: `commHash`, and a number if there are several of that hash.

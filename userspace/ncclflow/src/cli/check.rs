@@ -14,6 +14,7 @@ use analysis::check::{check_jobs, headline, summarize, summary_headline, write_c
 Examples:
   ncclflow check /var/tmp/flows                one host
   ncclflow check host1/flows host2/flows       all ranks of a job
+  ncclflow check flows --job 4711              one of several jobs
   ncclflow check flows -v                      with the waits of every rank
   ncclflow check flows --json | jq '.slow | {kind, ranks, percent}'
   ncclflow check host*/calls                   of record --level api --stacks: with the line of each rank
