@@ -114,9 +114,9 @@ fn parts_of_an_iteration_show_the_fault_at_its_rank() {
         let slow = verdict(job);
         let late = part(&slow, late);
         about(Some(late[rank]), ms);
-        let others = late.iter().enumerate().filter(|(other, _)| *other != rank);
-        assert_eq!(others.map(|(_, ms)| *ms).sum::<f64>(), 0.0, "{job}");
-        assert_eq!(part(&slow, waiting)[rank], 0.0, "{job}: the others wait for it");
+        let mut others = late.iter().enumerate().filter(|(other, _)| *other != rank);
+        assert!(others.all(|(_, ms)| *ms <= 0.0), "{job}: {late:?}");
+        assert!(part(&slow, waiting)[rank] <= 0.0, "{job}: the others wait for it");
     }
     let waits = part(&verdict("tppp_stage"), waiting);
     assert_eq!(waits[2..], [0.0; 2]);

@@ -49,7 +49,7 @@ impl FolderRows {
     /// `earlier`: ranks in earlier folders, by communicator. `chosen`: jobs whose rows are taken; none: all.
     pub(super) fn new(facts: FolderFacts, earlier: BTreeMap<String, Vec<i32>>, chosen: Vec<String>) -> Self {
         let slow = Gathered::new(&facts.session, facts.jobs.clone());
-        Self { earlier, slow, facts, chosen, ..Self::default() }
+        Self { earlier, facts, chosen, slow, ..Self::default() }
     }
 
     /// Tells whether the rank's rows are taken; adds the rank if it is new.

@@ -34,12 +34,8 @@ pub(super) struct Seen {
 const MAX_STALLS: usize = 4096;
 
 /// Returns the communicator that has the ranks of a job: its largest.
-fn largest(
-    report: &CheckReport,
-    job: &Option<String>,
-    comm: &dyn Fn(&str) -> Option<usize>,
-) -> Option<usize> {
-    let of_job = report.communicators.iter().filter(|check| check.job == *job);
+fn largest(report: &CheckReport, job: Option<&str>, comm: &dyn Fn(&str) -> Option<usize>) -> Option<usize> {
+    let of_job = report.communicators.iter().filter(|check| check.job.as_deref() == job);
     of_job.max_by_key(|check| check.n_ranks).and_then(|check| comm(&check.communicator))
 }
 
@@ -51,7 +47,7 @@ fn stalls(
 ) -> Vec<(usize, i32, u64, u64)> {
     let mut stalls = Vec::new();
     for slow in report.jobs() {
-        let Some(number) = largest(report, &slow.job, comm) else { continue };
+        let Some(number) = largest(report, slow.job.as_deref(), comm) else { continue };
         let of_stall =
             |stall: &Stall| (number, stall.rank, stall.at_ns.saturating_sub(t0_ns) / 1000, stall.ns / 1000);
         stalls.extend(slow.stalls.iter().map(of_stall));
@@ -84,7 +80,7 @@ pub(super) fn verdict(
     let (level, sentence, ranks) = match (first, slow.filter(|_| is_slow)) {
         (_, Some((cause, job))) => {
             // Ranks of the job are those of its largest communicator.
-            let number = largest(report, job, comm);
+            let number = largest(report, job.as_deref(), comm);
             let ranks = cause.ranks.iter().filter_map(|rank| Some((number?, *rank))).collect();
             (Level::Slow, of_job(job) + &capitalized(&cause.text) + ".", ranks)
         }

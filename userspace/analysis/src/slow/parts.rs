@@ -165,8 +165,8 @@ mod tests {
 
     const ITERATION: Iteration = Iteration { typical_ns: 10_000_000, mean_ns: 10_000_000, count: 100 };
 
-    fn mean(percent: f64) -> Option<Mean> {
-        Some(Mean { percent, error: 0.05 })
+    fn mean(percent: f64) -> Mean {
+        Mean { percent, error: 0.05 }
     }
 
     fn named(rank: i32) -> RankEvidence {
@@ -175,11 +175,11 @@ mod tests {
 
     /// A rank on whose GPU a kernel runs, and multiprocessors are busy, for these parts of the time.
     fn counted(rank: i32, [runs, busy]: [f64; 2]) -> RankEvidence {
-        RankEvidence { graphics: mean(runs), multiprocessors: mean(busy), ..named(rank) }
+        RankEvidence { graphics: Some(mean(runs)), multiprocessors: Some(mean(busy)), ..named(rank) }
     }
 
     fn share(percent: f64, connections: usize) -> TimeShare {
-        TimeShare { mean: mean(percent), halves: 0, connections }
+        TimeShare { mean: Some(mean(percent)), halves: 0, connections }
     }
 
     /// In the order of computing, own GPU, late, idle, waiting, network, not measured, in hundredths of
