@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the tables of `ncclflow export -f parquet` with the JSON lines of the same recordings.
 
-compare.py TABLES LINES… [--engine duckdb] [--engine spark] [--planned-messages] [--expect-difference SEQ]
+compare.py TABLES LINES… [--engine duckdb] [--engine spark] [--planned-messages] [--expect-difference SEQ] [--expect-waited-for RANK]
 
 LINES are folders with `session.json`. Each engine reads the tables with the shipped views, row by row and with the shipped
 queries; what they must give is computed from the lines. Says what differs, and exits with 1.
@@ -117,6 +117,7 @@ def main():
     parser.add_argument("lines", nargs="+")
     parser.add_argument("--engine", action="append", choices=engines.ENGINES)
     parser.add_argument("--planned-messages", action="store_true", help="messages that were only planned have rows, too")
+    parser.add_argument("--expect-waited-for", type=int, help="the others wait longest for this rank, by its launches")
     parser.add_argument("--expect-difference", type=int, help="`first_difference` gives this number, and no other")
     arguments = parser.parse_args()
     sessions = [Session(folder) for folder in arguments.lines]
@@ -134,6 +135,8 @@ def main():
         compare_comms(table("comm"), sessions, messages_of)
         compare_hosts(table("host"), sessions)
         found = {}
+        for view in engines.VIEWS:
+            found[view] = compare_query(view, table(view), getattr(expected, view)(ops))
         for query in engines.QUERIES:
             want = getattr(expected, query)(ops, messages)
             found[query] = compare_query(query, engine.rows(engines.query(query)), want)
@@ -141,6 +144,11 @@ def main():
     differences = {row[2] for row in answers[0]["first_difference"]}
     if arguments.expect_difference is not None and differences != {arguments.expect_difference}:
         fail(f"the first difference is at {differences}, not at {arguments.expect_difference}")
+    if arguments.expect_waited_for is not None:
+        # Columns: job, communicator, rank, collectives, alone, alone_mean_us …
+        rank = max(answers[0]["waited_for"], key=lambda row: row[5])[2]
+        if rank != arguments.expect_waited_for:
+            fail(f"rank {rank} is waited for longest, not rank {arguments.expect_waited_for}: {answers[0]['waited_for']}")
     counts = {"ops": len(ops), "messages": len(messages), "calls": len(calls)}
     print(json.dumps({**counts, **{name: len(rows) for name, rows in answers[0].items()}}))
 

@@ -4,11 +4,19 @@ import os
 import pathlib
 
 SQL = pathlib.Path(__file__).parent.parent.parent / "dist" / "sql"
-QUERIES = ["links", "delays", "late_ranks", "first_difference", "iterations"]
+QUERIES = ["links", "delays", "late_ranks", "first_difference", "iterations", "waited_for"]
+# Views of `views.sql` that are compared.
+VIEWS = ["launch", "iteration"]
 
 
 def query(name):
     return (SQL / f"{name}.sql").read_text()
+
+
+def statements(name):
+    for statement in query(name).split(";\n"):
+        if any(line.strip() and not line.startswith("--") for line in statement.splitlines()):
+            yield statement
 
 
 class DuckDb:
@@ -18,7 +26,8 @@ class DuckDb:
         # The views are of the folder in which they are used.
         os.chdir(tables)
         self.connection = duckdb.connect()
-        self.connection.execute(query("views.duckdb"))
+        for statement in [*statements("views.duckdb"), *statements("views")]:
+            self.connection.execute(statement)
 
     def rows(self, sql):
         result = self.connection.execute(sql)
@@ -37,9 +46,8 @@ class Spark:
         self.session = builder.getOrCreate()
         self.session.sparkContext.setLogLevel("ERROR")
         self.session.sql(f"SET tables={tables}")
-        for statement in query("views.spark").split(";"):
-            if any(line.strip() and not line.startswith("--") for line in statement.splitlines()):
-                self.session.sql(statement)
+        for statement in [*statements("views.spark"), *statements("views")]:
+            self.session.sql(statement)
 
     def rows(self, sql):
         return [row.asDict() for row in self.session.sql(sql.strip().rstrip(";")).collect()]

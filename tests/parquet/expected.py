@@ -121,19 +121,107 @@ def first_difference(ops, messages):
     return found
 
 
-def iterations(ops, messages):
-    processes = defaultdict(lambda: defaultdict(dict))
-    for o in collectives(ops):
-        kind = o["communicator"], o["rank"], o["coll"], o["dtype"], o["count"]
-        at = processes[o["job"], o["host"], o["pid"]][kind]
-        at[o["seq"]] = min(at.get(o["seq"], o["ts_ns"]), o["ts_ns"])
-    found = []
-    for process, kinds in processes.items():
-        kinds = {kind: sorted(at.values()) for kind, at in kinds.items() if len(at) >= 3}
-        if not kinds:
+def launch(ops):
+    """Rows of the view `launch`."""
+    first = {}
+    for o in ops:
+        if o["seq"] % 2 or o["coll"] in (None, "Send", "Recv"):
             continue
-        alike = Counter(len(at) for at in kinds.values())
-        kind, at = min(kinds.items(), key=lambda item: (-alike[len(item[1])], len(item[1]), item[1][0], str(item[0])))
-        gaps = [after - before for before, after in zip(at, at[1:])]
-        found.append((*process, *kind, len(gaps), sum(gaps) / len(gaps) / 1e6, median(gaps) / 1e6, max(gaps) / 1e6))
+        key = tuple(o[key] for key in ["job", "host", "pid", "communicator", "rank", "seq", "coll", "dtype", "count"])
+        known = first.get(key)
+        first[key] = o if known is None or o["ts_ns"] < known["ts_ns"] else known
+    together = defaultdict(list)
+    for key, o in first.items():
+        if o["wall_ns"] is not None and not o.get("seqLocal"):
+            together[key[0], key[3], key[5]].append((o["wall_ns"], key[4], key[1]))
+    for times in together.values():
+        times.sort()
+    rows = []
+    for key, o in first.items():
+        times = together[key[0], key[3], key[5]]
+        at = o["wall_ns"], key[4], key[1]
+        compared = [None] * 3
+        if at in times:
+            is_last = at == times[-1] and len(times) > 1
+            compared = [len(times), at[0] - times[0][0], at[0] - times[-2][0] if is_last else 0]
+        rows.append((*key, o["ts_ns"], o["wall_ns"], *compared))
+    return rows
+
+
+def iteration(ops):
+    """Rows of the view `iteration`."""
+    processes = defaultdict(list)
+    for row in launch(ops):
+        processes[row[:3]].append(row)
+    found = []
+    for process, launches in processes.items():
+        # A collective: communicator, rank, function, type, count.
+        kind_of = lambda row: (row[3], row[4], *row[6:9])
+        times = defaultdict(list)
+        for row in launches:
+            times[kind_of(row)].append(row[9])
+        times = {kind: at for kind, at in times.items() if len(at) >= 3}
+        if not times:
+            continue
+        alike = Counter(len(at) for at in times.values())
+        begin = min(times, key=lambda kind: (-alike[len(times[kind])], len(times[kind]), min(times[kind]), str(kind)))
+        launches.sort(key=lambda row: (row[9], kind_of(row) != begin, row[3:6]))
+        firsts = first_of_iterations([row for row in launches if kind_of(row) == begin])
+        parts = []
+        for row in launches:
+            if row in firsts:
+                parts.append([])
+            if parts:
+                parts[-1].append(row)
+        for number, (part, after) in enumerate(zip(parts, parts[1:]), 1):
+            compared = [row for row in part if row[11] is not None and row[11] > 1]
+            late = [row[12] for row in compared]
+            found.append((
+                *process, *begin, number, part[0][9], part[0][10], after[0][9] - part[0][9], len(compared),
+                sum(row[13] > 0 for row in compared), sum(late) / len(late) if late else None, max(late, default=None),
+                max((row[13] for row in compared), default=None),
+            ))
+    return found
+
+
+def first_of_iterations(launches):
+    """Of a collective that comes once or several times in an iteration, the launches that begin one."""
+    pauses = [0, *(after[9] - before[9] for before, after in zip(launches, launches[1:]))]
+    usual = sum(pauses) / max(len(pauses) - 1, 1)
+    long = [at for at, pause in enumerate(pauses) if pause > 2 * usual]
+    runs = Counter(after - before for before, after in zip(long, long[1:]))
+    most = min(runs, key=lambda length: (-runs[length], length), default=0)
+    if not 2 <= most <= 64 or runs.total() < 8 or runs[most] * 2 <= runs.total():
+        return set(launches)
+    places = Counter((at + 1) % most for at in long)
+    place = min(places, key=lambda place: (-places[place], place))
+    return {row for at, row in enumerate(launches, 1) if at % most == place}
+
+
+def iterations(ops, messages):
+    processes = defaultdict(list)
+    for row in iteration(ops):
+        processes[row[:8]].append(row)
+    found = []
+    for key, rows in processes.items():
+        times = [row[11] for row in rows]
+        compared = sum(row[12] for row in rows)
+        late = sum(row[14] * row[12] for row in rows if row[12]) / compared / 1e6 if compared else None
+        found.append((*key, len(times), sum(times) / len(times) / 1e6, median(times) / 1e6, max(times) / 1e6, late))
+    return found
+
+
+def waited_for(ops, messages):
+    alone, data = defaultdict(list), defaultdict(list)
+    for row in launch(ops):
+        if row[11] is not None and row[11] > 1:
+            alone[row[0], row[3], row[4]].append(row[13])
+    for m in messages:
+        if m["op"] == "RECV" and m.get("wait_network_ns") is not None:
+            data[m["job"], m["communicator"], m["peer"]].append(m["wait_network_ns"])
+    found = []
+    for key in sorted(set(alone) | set(data)):
+        late, waits = alone.get(key), data.get(key)
+        launched = (len(late), sum(ns > 0 for ns in late), sum(late) / len(late) / 1000) if late else (None, None, None)
+        found.append((*key, *launched, *((len(waits), sum(waits) / len(waits) / 1000) if waits else (None, None))))
     return found

@@ -56,7 +56,7 @@ PROBE = """
     for (let x = 130; x < box.width; x += 1) canvas.dispatchEvent(new PointerEvent("pointermove", { ...at, clientX: box.left + x }));
   }
   const said = {
-    walked,
+    walked, headings: [...document.querySelectorAll("h3")].map((heading) => heading.textContent),
     shown, colours, ready: document.documentElement.dataset.ready, first: Number(document.documentElement.dataset.firstPicture || NaN), ms: READY_MS, redraw_ms: frames ? (performance.now() - begun) / frames : 0,
     scripts: document.scripts.length, images: document.images.length, frames: document.querySelectorAll("iframe,object,embed").length,
     owned: typeof globalThis.owned !== "undefined", sentence: document.getElementById("sentence").textContent,
@@ -112,6 +112,12 @@ def hostile(text):
     data["hosts"] = [HOSTILE for _ in data["hosts"]]
     data["verdict"]["sentence"] = HOSTILE
     data["verdict"]["findings"] = [{"comm": None, "window": HOSTILE, "kind": HOSTILE, "text": HOSTILE, "ranks": []}] * 2
+    for job in data["jobs"]:
+        job["name"] = job["sentence"] = HOSTILE
+        for iterations in job["iterations"]:
+            for rank in iterations["parts"]:
+                rank["host"] = HOSTILE
+    data["jobs"].append({"name": HOSTILE, "consistent": True, "sentence": HOSTILE, "comms": [], "iterations": []})
     for kind in data["kinds"]:
         kind["function"] = HOSTILE
     for source in data["sources"]:
@@ -187,7 +193,9 @@ def only_open(arguments, page):
     merge = said["shown"]["timeline"]["merge"]
     if merge > 1 and not any("up to %d consecutive" % merge in sentence for sentence in data["summedUp"]):
         fail(f"bars are {merge} operations each, and the page does not say so: {data['summedUp']}")
-    print(json.dumps({"bytes": len(page.encode()), "first_picture_ms": first, "redraw_ms": redraw, "operations": ops,
+    # Of several jobs, each has a heading with the verdict and with its iterations.
+    headings = sum("Job " in heading for heading in said["headings"])
+    print(json.dumps({"parts": of_parts(said["shown"]["parts"]), "headings": headings, "bytes": len(page.encode()), "first_picture_ms": first, "redraw_ms": redraw, "operations": ops,
                       "bars": sum(len(lane["at"]) for lane in lanes), "merge": merge, "summed_up": data["summedUp"]}))
 
 
@@ -326,13 +334,31 @@ def compare(shown, data, lines, arguments):
         of_check(shown, data, json.loads(arguments.check.read_text()))
     for process in shown["iterations"]:
         same("iterations on the chart", sum(process["n"]), process["iterations"])
+    parts = of_parts(shown["parts"])
     losses = {json.dumps(sorted(of["loss"])) for of in shown["losses"]}
     # A key that older versions wrote, and one that they did not have.
     known = ({"records_not_recorded": 0, **report["loss"]} for report in reports(arguments.lines))
     known = ({key: of for key, of in loss.items() if key != "records_not_captured"} for loss in known)
     same("losses", losses, {json.dumps(sorted([k, v] for k, v in loss.items())) for loss in known})
     return {"bars": len(ops), "measured": sum(1 for span in spans.values() if span), "messages": len(lines.messages), "pairs": len(pairs), "links": len(links), "spans": len(rates["sent"]),
-            "kinds": len(kinds), "rings": len(rings), "iterations": sum(of["iterations"] for of in shown["iterations"]), "merge": shown["timeline"]["merge"], "code": len(shown["code"])}
+            "kinds": len(kinds), "rings": len(rings), "iterations": sum(of["iterations"] for of in shown["iterations"]), "merge": shown["timeline"]["merge"], "code": len(shown["code"]), "parts": parts,
+            "stalls": len(data["verdict"]["stalls"]), "jobs": len(data["jobs"])}
+
+
+PARTS = ["computingMs", "ownGpuMs", "lateMs", "waitingMs", "networkMs", "idleMs", "notMeasuredMs"]
+
+
+def of_parts(pictures):
+    """A bar has the parts of its rank's iteration, in their order, each as wide as it is long. Returns the number of bars."""
+    for picture in pictures:
+        scales = []
+        for rank, bar in zip(picture["parts"], picture["bars"], strict=True):
+            want = [(key, rank[key]) for key in PARTS if rank.get(key)]
+            same(f"parts of rank {rank['rank']}", [key for key, _ in bar], [key for key, _ in want])
+            scales += [width / ms for (_, width), (_, ms) in zip(bar, want) if width > 20]
+        if scales and max(scales) > min(scales) * 1.01:
+            fail(f"bars have different scales: {min(scales)} to {max(scales)} pixels in a millisecond")
+    return sum(len(picture["bars"]) for picture in pictures)
 
 
 def reports(folders):

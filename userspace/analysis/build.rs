@@ -6,11 +6,12 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use sha2::{Digest as _, Sha256};
 
 /// Scripts and styles, and the variables that have their hashes.
-const REPORT: [(&str, &str); 9] = [
+const REPORT: [(&str, &str); 10] = [
     ("uplot/uPlot.min.css", "UPLOT_CSS"),
     ("report.css", "CSS"),
     ("uplot/uPlot.iife.min.js", "UPLOT_JS"),
     ("base.js", "BASE_JS"),
+    ("parts.js", "PARTS_JS"),
     ("topology.js", "TOPOLOGY_JS"),
     ("matrix.js", "MATRIX_JS"),
     ("timeline.js", "TIMELINE_JS"),

@@ -26,7 +26,17 @@ fn ops_messages_and_links_are_those_of_the_lines() {
     let said = tables::export(&[&out], &folder);
     assert!(said.contains("Parquet files"), "{said}");
     let compared = tables::compare(&folder, &[&out], &[]);
-    for kind in ["ops", "messages", "links", "delays", "late_ranks", "iterations"] {
+    for kind in [
+        "ops",
+        "messages",
+        "links",
+        "delays",
+        "late_ranks",
+        "launch",
+        "iteration",
+        "iterations",
+        "waited_for",
+    ] {
         assert!(rows(&compared, kind) >= 4, "{kind}: {compared}");
     }
     assert_eq!(rows(&compared, "first_difference"), 0, "{compared}");
@@ -73,6 +83,28 @@ fn tables_of_real_jobs_are_those_of_their_lines() {
             assert!(rows(&compared, "ops") > 100 && rows(&compared, "messages") > 5000, "{compared}");
             assert_eq!(rows(&compared, "delays") > 0, measured, "{compared}");
         }
+    }
+}
+
+/// Real jobs of which the ranks' own log says how long an iteration took, and which host was late.
+#[test]
+fn iterations_of_real_jobs_are_as_long_as_their_ranks_noted() {
+    if programs::ncclflow().is_none() || !tables::can_read() {
+        return;
+    }
+    for (job, late, part) in [("host", "2", "150ms"), ("gc", "1", "250ms")] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let recording = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces/slow").join(job);
+        for (format, output) in [("jsonl", "lines"), ("parquet", "tables")] {
+            let words = format!("export --last {part} -f {format} -o");
+            let _ = ncclflow_of(&words, &[path(output), recording.clone()]).ok();
+        }
+        let compared = tables::compare(&path("tables"), &[&path("lines")], &["--expect-waited-for", late]);
+        // Each rank runs eight all-reduces of one size in an iteration.
+        let (launches, iterations) = (rows(&compared, "launch"), rows(&compared, "iteration"));
+        assert!(iterations >= 60 && launches >= 8 * iterations, "{job}: {compared}");
+        assert!(launches < 9 * (iterations + 8), "{job}: {compared}");
     }
 }
 

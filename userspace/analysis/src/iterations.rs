@@ -37,10 +37,22 @@ pub(crate) struct Process {
     finder: IterationFinder,
     pub(crate) period: Option<Period>,
     has_looked: bool,
-    pub(crate) points: Vec<Point>,
+    pub(crate) points: Points,
     pub(crate) times: Quantiles,
+}
+
+/// Iterations along time.
+#[derive(Debug)]
+pub(crate) struct Points {
+    pub(crate) points: Vec<Point>,
     /// Number of iterations in a point; doubles when there are too many points.
     together: u64,
+}
+
+impl Default for Points {
+    fn default() -> Self {
+        Self { points: Vec::new(), together: 1 }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +77,6 @@ impl Iterations {
         let process = self.processes.entry(of).or_insert_with(|| Process {
             comm,
             rank: key.rank,
-            together: 1,
             ..Process::default()
         });
         if *process.ranks.entry(comm).or_insert(key.rank) != key.rank {
@@ -94,8 +105,9 @@ impl Iterations {
 impl Process {
     /// Returns the mean length of its iterations.
     pub(crate) fn mean_ns(&self) -> Option<u64> {
-        let sum_ns = self.points.iter().map(|point| point.sum_ns).fold(0, u64::saturating_add);
-        sum_ns.checked_div(self.points.iter().map(|point| point.n).sum())
+        let points = &self.points.points;
+        let sum_ns = points.iter().map(|point| point.sum_ns).fold(0, u64::saturating_add);
+        sum_ns.checked_div(points.iter().map(|point| point.n).sum())
     }
 
     fn push(&mut self, collective: Collective) {
@@ -129,16 +141,19 @@ impl Process {
             };
             let ns = next_ns.saturating_sub(mark.first.ts_ns);
             self.times.note(ns);
-            self.note(Point { at_ns: mark.first.ts_ns, n: 1, sum_ns: ns, max_ns: ns });
+            self.points.note(mark.first.ts_ns, ns);
             passed = mark.at + length;
         }
         // Collectives that fit no iteration are not kept for ever.
         let all = self.finder.collectives().len();
         self.finder.forget(if passed == 0 && all >= LOOKED_AT { all - length } else { passed });
     }
+}
 
-    fn note(&mut self, point: Point) {
-        self.put(point);
+impl Points {
+    /// Adds an iteration by its begin and its length.
+    pub(crate) fn note(&mut self, at_ns: u64, ns: u64) {
+        self.put(Point { at_ns, n: 1, sum_ns: ns, max_ns: ns });
         if self.points.len() > MAX_POINTS {
             self.together *= 2;
             for point in std::mem::take(&mut self.points) {

@@ -138,9 +138,11 @@ const NcclReport = (() => {
   // Communicators and ranks.
   const comms = data.comms;
   comms.forEach((comm) => { comm.byRank = new Map(comm.ranks.map((rank) => [rank.rank, rank])); });
+  const jobTitle = (job) => `Job ${job.name === null ? "without a name" : clean(job.name)}`;
   function commTitle(comm) {
     const short = comm.name.length > 14 ? `${comm.name.slice(0, 10)}…${comm.name.slice(18)}` : comm.name;
-    return comm.commName ? `${clean(comm.commName)} (${short})` : short;
+    const job = data.jobs.length > 1 ? data.jobs.find((of) => of.comms.includes(comms.indexOf(comm))) : null;
+    return (job ? `${jobTitle(job)}: ` : "") + (comm.commName ? `${clean(comm.commName)} (${short})` : short);
   }
   function place(comm, rank) {
     const known = comm.byRank.get(rank);
@@ -184,8 +186,8 @@ const NcclReport = (() => {
     return el("div", { class: "waits", role: "img", "aria-label": words, title: words }, parts);
   }
 
-  function swatch(variable) {
-    const made = el("span", { class: "swatch" });
+  function swatch(variable, pale) {
+    const made = el("span", { class: pale ? "swatch pale" : "swatch" });
     made.style.background = `var(--${variable})`;
     return made;
   }
@@ -256,7 +258,7 @@ const NcclReport = (() => {
 
   return {
     data, comms, el, svg, add, name, clean, bytes, rate, count, size, duration, micros, after, wall, t0Ms, sum, waitNames,
-    waitWords, colour, draws, redraw, canvas, commTitle, place, kindTitle, showTip, hideTip, waitBar, swatch, choice,
+    waitWords, colour, draws, redraw, canvas, jobTitle, commTitle, place, kindTitle, showTip, hideTip, waitBar, swatch, choice,
     table, empty, into, shown, drawn,
   };
 })();

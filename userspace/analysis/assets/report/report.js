@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { data, comms, el, name, add, into, bytes, count, duration, wall, sum, commTitle, place, table, t0Ms, clean } = NcclReport;
+  const { data, comms, el, name, add, into, bytes, count, duration, wall, sum, jobTitle, commTitle, place, table, t0Ms, clean } = NcclReport;
 
   const LEVELS = {
     fault: ["✕", "Fault"],
@@ -29,6 +29,8 @@
     }
     const others = findings.slice(1);
     into("findings",
+      // Where there is one job, the sentence above is its verdict.
+      data.jobs.length > 1 ? data.jobs.map((job) => [el("h3", {}, el("span", { class: job.consistent ? "mark-good" : "mark-bad", "aria-hidden": true }, job.consistent ? "✓ " : "▲ "), name(jobTitle(job))), el("p", { class: "of-job" }, name(job.sentence))]) : null,
       others.length ? [el("h3", {}, `${count(others.length)} more ${others.length === 1 ? "finding" : "findings"}`), table([
         { title: "Kind", value: (of) => of.kind, show: (of) => el("span", { class: "kind" }, String(of.kind).replaceAll("_", " ")) },
         ...(comms.length > 1 ? [{ title: "Communicator", value: (of) => of.comm, show: (of) => (of.comm === null ? "–" : name(commTitle(comms[of.comm]))) }] : []),
@@ -50,6 +52,7 @@
       fact("Recorded", wall(t0Ms).replace(/\.\d+ UTC$/, " UTC")),
       fact("Length", duration(data.spanUs * 1000)),
       fact("Hosts", count(data.hosts.length)),
+      data.jobs.length > 1 ? fact("Jobs", count(data.jobs.length)) : null,
       fact("Communicators", count(comms.length)),
       fact("Ranks", count(ranks), ranks < all ? `of ${count(all)}` : null),
       ops ? fact("Operations", count(ops), `of all ranks, ${measured ? `${Math.floor((measured / ops) * 100)} % measured` : "planned only"}`) : null,
@@ -83,6 +86,7 @@
   document.title = `NCCL report: ${clean(data.verdict.sentence).slice(0, 80)}`;
   verdict();
   facts();
+  NcclReport.parts();
   navigation();
   NcclReport.topology();
   NcclReport.traffic();

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { data, comms, el, name, bytes, rate, count, size, duration, micros, after, wall, sum, commTitle, place, kindTitle, table, empty, into,
+  const { data, comms, el, name, bytes, rate, count, size, duration, micros, after, wall, sum, jobTitle, commTitle, place, kindTitle, table, empty, into,
     waitBar, choice, draws, colour, shown, t0Ms } = NcclReport;
   const isLarge = comms.length > 1;
   const commColumn = (of) => (isLarge ? [{ title: "Communicator", value: (row) => commTitle(of(row)), show: (row) => name(commTitle(of(row))) }] : []);
@@ -125,23 +125,29 @@
   }
 
   function iterations() {
-    const all = data.iterations;
+    const all = data.iterations.slice().sort((a, b) => a.comm - b.comm || a.rank - b.rank);
     const found = all.filter((process) => process.iterations > 0);
     shown.iterations = () => all;
-    if (!found.length) {
+    // The job's own iterations can have the sequence of a process several times.
+    const jobs = data.jobs.flatMap((job) => job.iterations.filter((of) => of.series.n.length > 0).map((of) => [job, of.series]));
+    if (!found.length && !jobs.length) {
+      document.getElementById("iteration-title").remove();
       into("iteration-table", empty(all.length ? "No part of the collectives recurs often enough to be an iteration." : "No collective was recorded in the part that was chosen."));
       return;
     }
-    let process = found[0];
     const title = (of) => `rank ${of.rank} of ${commTitle(comms[of.comm])}, ${place(comms[of.comm], of.rank)}`;
-    if (found.length > 1) {
-      document.getElementById("iteration-controls").append(choice("Process", found.map((of, at) => [at, title(of)]), (at) => { process = found[Number(at)]; make(); }));
+    const several = (job) => jobs.filter(([other]) => other === job).length > 1;
+    const all_series = jobs.length ? jobs.map(([job, of], at) => [of, `${jobTitle(job)}${several(job) ? ` (${at + 1})` : ""}`]) : found.map((of) => [of, title(of)]);
+    let [process] = all_series[0];
+    if (all_series.length > 1) {
+      document.getElementById("iteration-controls").append(choice(jobs.length ? "Iterations of" : "Process", all_series.map(([, words], at) => [at, words]), (at) => { [process] = all_series[Number(at)]; make(); }));
     }
     const to = document.getElementById("iteration-chart");
     let plot = null;
     function make() {
       if (plot) plot.destroy();
-      const line = { stroke: colour("soft"), grid: { stroke: colour("faint"), width: 1 }, ticks: { stroke: colour("faint"), width: 1 }, font: "11px system-ui, sans-serif" };
+      const font = "11px system-ui, sans-serif";
+      const line = { stroke: colour("soft"), grid: { stroke: colour("faint"), width: 1 }, ticks: { stroke: colour("faint"), width: 1 }, font, labelSize: 18, labelFont: font };
       const show = (_, value) => (value === null || value === undefined ? "–" : micros(value));
       const together = process.n.some((n) => n > 1);
       const series = [{ label: "begins", value: (_, value) => (value === null || value === undefined ? "–" : after(Math.round(value * 1e6))) },
@@ -152,19 +158,22 @@
         columns.push(process.maxUs);
       }
       plot = new uPlot({
-        width: Math.max(320, to.clientWidth), height: 190, series, cursor: { y: false, drag: { x: true, y: false } },
+        width: Math.max(240, to.clientWidth), height: 210, series, cursor: { y: false, drag: { x: true, y: false } },
         scales: { x: { time: false }, y: { range: (_, low, high) => [0, (high || 1) * 1.08] } },
-        axes: [{ ...line, values: (_, values) => values.map((value) => `${value} s`) }, { ...line, size: 74, values: (_, values) => values.map((value) => micros(value)) }],
+        axes: [{ ...line, size: 34, label: `time since ${new Date(t0Ms).toISOString().slice(11, 19)} UTC`, values: (_, values) => values.map((value) => `${value} s`) },
+          { ...line, size: 74, label: "time of an iteration", values: (_, values) => values.map((value) => micros(value)) }],
       }, columns, to);
     }
     draws(make);
-    into("iteration-table", table([
-      { title: "Process", show: (of) => name(title(of)) },
-      { title: "Collectives in one", value: (of) => of.period, number: true, show: (of) => (of.period === null ? "none found" : count(of.period)) },
-      { title: "Iterations", value: (of) => of.iterations, number: true, show: (of) => count(of.iterations) },
-      { title: "Median", value: (of) => of.p50Us, number: true, show: (of) => micros(of.p50Us) },
-      { title: "99 %", value: (of) => of.p99Us, number: true, show: (of) => micros(of.p99Us) },
-    ], all, { first: 8 }));
+    into("iteration-table",
+      jobs.length ? el("p", { class: "about" }, "Sequences of collectives that recur in each process. An iteration can have a sequence several times, as layers and parts of a gradient are alike.") : null,
+      table([
+        { title: "Process", value: title, show: (of) => name(title(of)) },
+        { title: "Collectives in one", value: (of) => of.period, number: true, show: (of) => (of.period === null ? "none found" : count(of.period)) },
+        { title: jobs.length ? "Sequences" : "Iterations", value: (of) => of.iterations, number: true, show: (of) => count(of.iterations) },
+        { title: "Median", value: (of) => of.p50Us, number: true, show: (of) => micros(of.p50Us) },
+        { title: "99 %", value: (of) => of.p99Us, number: true, show: (of) => micros(of.p99Us) },
+      ], all, { first: 8 }));
   }
 
   function code() {

@@ -99,7 +99,10 @@
     const endOf = (lane) => (lane.n ? lane.at[lane.n - 1] + lane.us[lane.n - 1] : whole[0]);
     const lastOf = (lane) => Math.max(...lanes.filter((of) => of.comm === lane.comm && of.p2p === lane.p2p).map(endOf));
     const stops = new Map(lanes.filter(isFound).map((lane) => [lane, lastOf(lane) - endOf(lane) > whole[1] * 0.005 ? endOf(lane) : null]));
+    // Where a rank came late.
+    const late = new Map(lanes.filter((lane) => !lane.p2p).map((lane) => [lane, data.verdict.stalls.filter(([comm, rank]) => comm === lane.commAt && rank === lane.rank)]));
     const isFault = data.verdict.level === "fault";
+    if (data.verdict.stalls.length) legend.append(el("li", {}, swatch("slow", true), "launches late: from when the others launched until it did"));
     if (stops.size) legend.append(el("li", {}, swatch(isFault ? "fault" : "slow"), [...stops.values()].some((at) => at !== null) ? "the rank of the verdict, and since when it does nothing more" : "the rank of the verdict"));
 
     function layout() {
@@ -139,6 +142,15 @@
         context.fillRect(from, at * laneHeight - top(), Math.max(0, width - from), laneHeight);
         context.globalAlpha = 1;
         context.fillRect(from, at * laneHeight - top(), 2, laneHeight);
+      }
+      for (let at = begin; at < end; at += 1) {
+        for (const [, , from, us_] of late.get(visible[at]) || []) {
+          if (from + us_ < range[0] || from > range[1]) continue;
+          context.fillStyle = marked;
+          context.globalAlpha = 0.45;
+          context.fillRect(Math.max(left, x(from)), at * laneHeight - top(), Math.max(1, x(from + us_) - Math.max(left, x(from))), laneHeight - 1);
+          context.globalAlpha = 1;
+        }
       }
       for (let at = begin; at < end; at += 1) drawLane(context, visible[at], at * laneHeight - top(), { colours, bar, planned });
       context.fillStyle = colour("bg");

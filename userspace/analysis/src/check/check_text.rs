@@ -4,43 +4,84 @@ use std::io::{self, Write};
 
 use flow::{schema::Outcome, text::spaced_seconds};
 
-use super::communicator_check::{CheckReport, CommunicatorCheck, SLOWNESS};
-use crate::slow::{RankWaits, Slow};
+use super::communicator_check::{CheckReport, CommunicatorCheck, JobPart, SLOWNESS};
+use crate::slow::RankWaits;
 
 /// Most ranks whose waits are shown, those that waited longest; with `-v` all.
 const MAX_RANKS: usize = 8;
 
-/// Returns the result in one sentence: a difference between ranks, or else who holds the job back.
+/// Returns the result in one sentence: a difference between ranks, or else who holds the job back; of several
+/// jobs, of the one with the worst.
 pub fn headline(report: &CheckReport) -> String {
-    let communicators = &report.communicators;
-    let differences = communicators.iter().flat_map(|check| &check.findings);
-    let mut differences: Vec<(u8, &str)> =
-        differences.map(|finding| (finding.kind.importance(), finding.text.as_str())).collect();
-    differences.extend(report.jobs().flat_map(Slow::faults).map(|cause| (SLOWNESS, cause.text.as_str())));
-    let count = counted(communicators.len(), "communicator");
-    match differences.iter().min_by_key(|(importance, _)| importance) {
-        None if communicators.is_empty() => {
-            "nothing to check: there are no operations in these recordings".into()
+    let parts: Vec<JobPart<'_>> = report.parts().collect();
+    let worst = parts.iter().filter_map(|part| Some((part.worst()?, part))).min_by_key(|(worst, _)| *worst);
+    match (&parts[..], worst) {
+        ([], _) => "nothing to check: there are no operations in these recordings".into(),
+        ([part], _) => part.headline(),
+        (_, Some((_, part))) => {
+            let found = report.jobs.iter().filter(|job| !job.consistent).count();
+            format!(
+                "{found} of {} jobs have findings; first: {}: {}",
+                parts.len(),
+                part.name(),
+                part.headline()
+            )
         }
-        None => {
-            let slow = report.slow.as_ref().map(|slow| format!("; {}", slow.summary())).unwrap_or_default();
-            format!("no problem found in {count}{}{slow}", missing_ranks(communicators))
+        (_, None) => format!("no problem found in {} jobs", parts.len()),
+    }
+}
+
+impl JobPart<'_> {
+    /// `job 77`.
+    pub(crate) fn name(&self) -> String {
+        self.job.map_or_else(|| "a job without a name".to_owned(), |job| format!("job {job}"))
+    }
+
+    /// Returns findings and faults, with their importance.
+    fn differences(&self) -> Vec<(u8, &str)> {
+        let findings = self.communicators.iter().flat_map(|check| &check.findings);
+        let findings = findings.map(|finding| (finding.kind.importance(), finding.text.as_str()));
+        let faults = self.slow.iter().flat_map(|slow| slow.faults());
+        findings.chain(faults.map(|cause| (SLOWNESS, cause.text.as_str()))).collect()
+    }
+
+    /// Returns the importance of what matters most, if there is something.
+    fn worst(&self) -> Option<u8> {
+        self.differences().into_iter().map(|(importance, _)| importance).min()
+    }
+
+    /// Returns the verdict on the job in one sentence.
+    pub(super) fn headline(&self) -> String {
+        let (communicators, differences) = (&self.communicators, self.differences());
+        let count = counted(communicators.len(), "communicator");
+        match differences.iter().min_by_key(|(importance, _)| importance) {
+            None => {
+                let slow = self.slow.first().map(|slow| format!("; {}", slow.summary())).unwrap_or_default();
+                format!("no problem found in {count}{}{slow}", missing_ranks(communicators))
+            }
+            Some((_, first)) if differences.len() == 1 => format!("1 finding: {first}"),
+            Some((_, first)) => format!("{} findings in {count}; first: {first}", differences.len()),
         }
-        Some((_, first)) if differences.len() == 1 => format!("1 finding: {first}"),
-        Some((_, first)) => format!("{} findings in {count}; first: {first}", differences.len()),
     }
 }
 
 /// Writes the report, the headline first.
 pub fn write_check(report: &CheckReport, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
-    let (mut window, said) = (None, headline(report));
-    report.jobs().try_for_each(|slow| slow.write(&said, out))?;
-    for communicator in &report.communicators {
-        if communicator.window != window {
-            window.clone_from(&communicator.window);
-            writeln!(out, "{}:", window.as_deref().unwrap_or_default())?;
+    let parts: Vec<JobPart<'_>> = report.parts().collect();
+    for part in &parts {
+        let said = part.headline();
+        if parts.len() > 1 {
+            writeln!(out, "{}: {said}", part.name())?;
         }
-        write_communicator(communicator, is_verbose, out)?;
+        part.slow.iter().try_for_each(|slow| slow.write(&said, out))?;
+        let mut window = None;
+        for communicator in &part.communicators {
+            if communicator.window != window {
+                window.clone_from(&communicator.window);
+                writeln!(out, "{}:", window.as_deref().unwrap_or_default())?;
+            }
+            write_communicator(communicator, is_verbose, out)?;
+        }
     }
     report.notes.iter().try_for_each(|note| writeln!(out, "{note}"))
 }
@@ -51,9 +92,9 @@ pub(super) fn counted(number: usize, what: &str) -> String {
 }
 
 /// Returns a note on ranks that were not recorded, where nothing was found.
-fn missing_ranks(communicators: &[CommunicatorCheck]) -> String {
+fn missing_ranks(communicators: &[&CommunicatorCheck]) -> String {
     let is_part =
-        |check: &&CommunicatorCheck| usize::try_from(check.n_ranks).is_ok_and(|n| check.ranks.len() < n);
+        |check: &&&CommunicatorCheck| usize::try_from(check.n_ranks).is_ok_and(|n| check.ranks.len() < n);
     match communicators.iter().filter(is_part).count() {
         0 => String::new(),
         1 if communicators.len() == 1 => ", of which not all ranks were recorded".to_owned(),
@@ -167,6 +208,59 @@ mod tests {
         assert_eq!(headline_of(vec![check(&[unfinished], vec![0, 1])]), "1 finding: cut");
         let several = vec![check(&[unfinished, twice], vec![0, 1]), check(&[differs], vec![0, 1])];
         assert_eq!(headline_of(several), "3 findings in 2 communicators; first: differs");
+    }
+
+    /// Of two jobs, each has its verdict, and the headline that of the worse one.
+    #[test]
+    fn each_job_has_a_verdict() {
+        let of = |job: &str, check: CommunicatorCheck| CommunicatorCheck {
+            job: Some(job.to_owned()),
+            communicator: format!("0x{job}"),
+            ..check
+        };
+        let differs = (FindingKind::CollectiveMismatch, "differs");
+        let twice = (FindingKind::TwoRecordings, "twice");
+        let communicators = vec![
+            of("77", check(&[twice], vec![0, 1])),
+            of("78", check(&[differs], vec![0, 1])),
+            of("79", check(&[], vec![0, 1])),
+            of("77", check(&[], vec![0, 1])),
+        ];
+        let report = CheckReport::new(Vec::new(), communicators, Vec::new(), Vec::new());
+        assert_eq!(headline(&report), "2 of 3 jobs have findings; first: job 78: 1 finding: differs");
+        let jobs: Vec<(Option<&str>, bool, &str)> =
+            report.jobs.iter().map(|of| (of.job.as_deref(), of.consistent, &*of.verdict)).collect();
+        let expected = [
+            (Some("77"), false, "1 finding: twice"),
+            (Some("78"), false, "1 finding: differs"),
+            (Some("79"), true, "no problem found in 1 communicator"),
+        ];
+        assert_eq!(jobs, expected);
+        let mut text = Vec::new();
+        write_check(&report, false, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with(' ')).collect();
+        let is_of = |line: &str, begin: &str| line.starts_with(begin);
+        let begins = [
+            "job 77: 1 ",
+            "communicator 0x77",
+            "communicator 0x77",
+            "job 78: 1 ",
+            "communicator 0x78",
+            "job 79: no ",
+            "communicator 0x79",
+        ];
+        assert!(
+            lines.len() == begins.len() && lines.iter().zip(begins).all(|(line, begin)| is_of(line, begin)),
+            "{text}"
+        );
+        // One job needs no heading.
+        let one =
+            CheckReport::new(Vec::new(), vec![of("77", check(&[], vec![0, 1]))], Vec::new(), Vec::new());
+        assert_eq!(headline(&one), "no problem found in 1 communicator");
+        let mut text = Vec::new();
+        write_check(&one, false, &mut text).unwrap();
+        assert!(text.starts_with(b"communicator 0x77"), "{}", String::from_utf8_lossy(&text));
     }
 
     #[test]

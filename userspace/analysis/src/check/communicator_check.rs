@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
 };
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::{
@@ -19,7 +19,10 @@ use super::{
     parts::parts,
     row_source::{FolderFacts, Gather, ReadingProgress, read_rows},
 };
-use crate::slow::{self, Gathered, RankWaits, Slow};
+use crate::{
+    export::{Jobs, sources},
+    slow::{self, Gathered, RankWaits, Slow},
+};
 use flow::schema::Outcome;
 use flow::text::name_ranks;
 
@@ -88,6 +91,10 @@ pub struct CommunicatorCheck {
     /// The windows that it was checked in, if a folder with windows was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<String>,
+    /// Name of its job, as of `ps`: that of Slurm, Kubernetes or the launcher, or program and PID of its first
+    /// process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
     /// Name of its folder: `commHash`, and a number if there are several of that hash.
     pub communicator: String,
     pub n_ranks: i32,
@@ -126,6 +133,8 @@ pub struct CheckReport {
     /// Who holds the job back; where there are several jobs, or windows, of the one that is held back most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow: Option<Slow>,
+    /// The verdict on each job.
+    pub jobs: Vec<JobCheck>,
     /// Who holds each of several jobs back.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slow_jobs: Vec<Slow>,
@@ -135,14 +144,33 @@ pub struct CheckReport {
     pub notes: Vec<String>,
 }
 
+/// The verdict on a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct JobCheck {
+    /// `None`: of communicators whose processes no job is known of.
+    pub job: Option<String>,
+    pub consistent: bool,
+    /// The verdict in one sentence.
+    pub verdict: String,
+}
+
 /// Compares the recordings in these folders. They are read by as many threads as there are processors.
 ///
 /// # Errors
 /// If a folder has no recording, or cannot be read.
 pub fn check(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<CheckReport> {
+    check_jobs(dirs, &[], progress)
+}
+
+/// Compares the recordings of these jobs; without a name, of all.
+///
+/// # Errors
+/// If a folder has no recording, or cannot be read, or none has one of these jobs.
+pub fn check_jobs(dirs: &[PathBuf], jobs: &[String], progress: ReadingProgress<'_>) -> Result<CheckReport> {
     let (mut communicators, mut slow, mut notes) = (Vec::new(), Vec::new(), Vec::new());
     for part in parts(dirs)? {
-        let (fleet, said) = read_rows(&part, Fleet::default(), &mut *progress)?;
+        let fleet = Fleet { chosen: jobs.to_vec(), ..Fleet::default() };
+        let (fleet, said) = read_rows(&part, fleet, &mut *progress)?;
         notes.extend(said);
         let mut checked = fleet.checked(part.windows.as_deref(), &mut notes);
         if !checked.lines.is_empty() {
@@ -153,6 +181,11 @@ pub fn check(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<CheckRep
         }
         slow.append(&mut checked.slow);
         communicators.extend(checked.complete());
+    }
+    if communicators.is_empty() && !jobs.is_empty() {
+        let known = Jobs::of(&sources(dirs)?);
+        let known: Vec<&str> = known.names().into_iter().collect();
+        bail!("nothing of job {} was recorded; jobs here: {}", jobs.join(", "), known.join(", "));
     }
     Ok(CheckReport::new(dirs.to_vec(), communicators, slow, notes))
 }
@@ -171,18 +204,59 @@ impl CheckReport {
         if slow_jobs.len() == 1 {
             slow_jobs.clear();
         }
-        Self { consistent, recordings, slow, slow_jobs, communicators, notes }
+        let mut report =
+            Self { consistent, recordings, slow, jobs: Vec::new(), slow_jobs, communicators, notes };
+        report.jobs = report.parts().map(|part| part.verdict()).collect();
+        report
+    }
+
+    /// Returns what is known of each job, in the order of their names.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = JobPart<'_>> {
+        let mut parts: BTreeMap<Option<&str>, JobPart<'_>> = BTreeMap::new();
+        for check in &self.communicators {
+            let job = check.job.as_deref();
+            parts.entry(job).or_insert_with(|| JobPart::new(job)).communicators.push(check);
+        }
+        for slow in self.jobs() {
+            let job = slow.job.as_deref();
+            parts.entry(job).or_insert_with(|| JobPart::new(job)).slow.push(slow);
+        }
+        parts.into_values()
     }
 
     /// Returns the verdict on each job.
-    pub(super) fn jobs(&self) -> impl Iterator<Item = &Slow> {
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = &Slow> {
         self.slow.iter().filter(|_| self.slow_jobs.is_empty()).chain(&self.slow_jobs)
+    }
+}
+
+/// What is known of a job.
+#[derive(Debug, Default)]
+pub(crate) struct JobPart<'a> {
+    pub(crate) job: Option<&'a str>,
+    pub(crate) communicators: Vec<&'a CommunicatorCheck>,
+    /// Who holds it back: several where there are windows, or groups of ranks that share nothing.
+    pub(crate) slow: Vec<&'a Slow>,
+}
+
+impl<'a> JobPart<'a> {
+    fn new(job: Option<&'a str>) -> Self {
+        Self { job, ..Self::default() }
+    }
+
+    /// Returns the verdict on the job.
+    pub(crate) fn verdict(&self) -> JobCheck {
+        let agree = self.communicators.iter().all(|check| check.findings.is_empty());
+        let consistent = agree && self.slow.iter().all(|slow| slow.faults().next().is_none());
+        JobCheck { job: self.job.map(str::to_owned), consistent, verdict: self.headline() }
     }
 }
 
 /// The communicators of all folders.
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
+    /// Jobs that are checked; none: all.
+    chosen: Vec<String>,
     communicators: BTreeMap<String, CommunicatorRows>,
     /// Hosts whose clock is not known.
     without_clock: BTreeSet<String>,
@@ -249,7 +323,7 @@ impl Gather for Fleet {
 
     fn folder(&self, facts: FolderFacts) -> FolderRows {
         let earlier = self.communicators.iter().map(|(name, rows)| (name.clone(), rows.collectives.ranks()));
-        FolderRows::new(facts, earlier.collect())
+        FolderRows::new(facts, earlier.collect(), self.chosen.clone())
     }
 
     fn add(&mut self, mut folder: FolderRows) -> bool {
@@ -293,6 +367,7 @@ impl CommunicatorRows {
         self.collectives.append(more.collectives, room);
         self.p2p.append(more.p2p, room);
         let (check, more) = (&mut self.check, more.check);
+        check.job = check.job.take().or(more.job);
         for (outcome, ops) in more.measured {
             *check.measured.entry(outcome).or_default() += ops;
         }

@@ -25,6 +25,8 @@ pub(super) struct FolderRows {
     /// Ranks in earlier folders.
     earlier: BTreeMap<String, Vec<i32>>,
     facts: FolderFacts,
+    /// Jobs whose rows are taken; none: all.
+    chosen: Vec<String>,
     pub(super) slow: Gathered,
     /// Hosts whose clock is not known.
     pub(super) without_clock: BTreeSet<String>,
@@ -44,9 +46,10 @@ struct RankRows {
 }
 
 impl FolderRows {
-    /// `earlier`: ranks in earlier folders, by communicator.
-    pub(super) fn new(facts: FolderFacts, earlier: BTreeMap<String, Vec<i32>>) -> Self {
-        Self { earlier, slow: Gathered::new(&facts.session), facts, ..Self::default() }
+    /// `earlier`: ranks in earlier folders, by communicator. `chosen`: jobs whose rows are taken; none: all.
+    pub(super) fn new(facts: FolderFacts, earlier: BTreeMap<String, Vec<i32>>, chosen: Vec<String>) -> Self {
+        let slow = Gathered::new(&facts.session, facts.jobs.clone());
+        Self { earlier, facts, chosen, slow, ..Self::default() }
     }
 
     /// Tells whether the rank's rows are taken; adds the rank if it is new.
@@ -59,8 +62,15 @@ impl FolderRows {
     }
 
     fn new_rank(&mut self, key: RankKey) -> Option<RankRows> {
+        let job = self.facts.jobs.get(&key.pid);
+        if !self.chosen.is_empty() && !job.is_some_and(|job| self.chosen.contains(job)) {
+            return None;
+        }
         let (communicator, rank) = (self.facts.claims.name(key), key.rank);
         let rows = self.communicators.entry(communicator.clone()).or_default();
+        if rows.check.job.is_none() {
+            rows.check.job = job.cloned();
+        }
         let is_known = self.earlier.get(&communicator).is_some_and(|earlier| earlier.contains(&rank));
         if is_known || rows.collectives.has(rank) {
             let text = format!("rank {rank} is in two of the folders; ncclflow uses the first only");

@@ -24,8 +24,11 @@ mod summary;
 mod summary_text;
 
 pub use check_text::{headline, write_check};
+pub(crate) use communicator_check::JobPart;
 pub(crate) use communicator_check::SLOWNESS;
-pub use communicator_check::{CheckReport, CommunicatorCheck, Finding, FindingKind, Place, Verdict, check};
+pub use communicator_check::{
+    CheckReport, CommunicatorCheck, Finding, FindingKind, JobCheck, Place, Verdict, check, check_jobs,
+};
 pub use first_difference::{DifferingRanks, FirstDifference};
 pub use row_source::ReadingProgress;
 pub(crate) use running::RunningCheck;

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use flow::{schema::ClockReport, session::SessionReport};
 
 use super::{ownership::Claims, parts::Part};
-use crate::export::Source;
+use crate::export::{Jobs, Source};
 use recording::{format::Selection, rows::ReadPart, sinks::Sink};
 
 /// Facts about a folder before its rows come.
@@ -26,16 +26,19 @@ pub(super) struct FolderFacts {
     pub(super) takes_calls: bool,
     /// The recording lost records: calls may be missing before any.
     pub(super) was_lost: bool,
+    /// Jobs of its processes.
+    pub(super) jobs: BTreeMap<u32, String>,
 }
 
 impl FolderFacts {
-    fn of(source: &Source) -> Self {
+    fn of(source: &Source, jobs: BTreeMap<u32, String>) -> Self {
         let session = source.session();
         Self {
             session: session.clone(),
             claims: Claims::of(session),
             takes_calls: source.is_of_calls(),
             was_lost: session.has_losses(),
+            jobs,
         }
     }
 
@@ -87,11 +90,16 @@ pub(super) fn read_rows<G: Gather>(
     let sources = part.folders.iter().cloned().map(Source::look).collect::<Result<Vec<_>>>()?;
     let of_bytes = sources.iter().map(|source| source.bytes).sum();
     let is_window = part.windows.is_some();
-    let work: Vec<_> = sources.iter().map(|source| Work::new(source, is_window, &gather)).collect();
+    let jobs = Jobs::of(&sources);
+    let work = |(at, source), gather: &G| {
+        let facts = FolderFacts::of(source, jobs.of_source(at));
+        Work::new(source, is_window, facts, gather)
+    };
+    let all_work: Vec<_> = sources.iter().enumerate().map(|of| work(of, &gather)).collect();
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(sources.len());
-    let work = Mutex::new(work.into_iter().enumerate());
+    let all_work = Mutex::new(all_work.into_iter().enumerate());
     // A panic elsewhere ends the program anyway.
-    let next = || work.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let next = || all_work.lock().unwrap_or_else(PoisonError::into_inner).next();
     let (sender, news) = mpsc::channel();
     let mut notes = Vec::new();
     thread::scope(|scope| {
@@ -122,7 +130,7 @@ pub(super) fn read_rows<G: Gather>(
             while let (Some(read), Some(source)) = (waiting.remove(&added), sources.get(added)) {
                 let (folder, said) = read?;
                 if !gather.add(folder) {
-                    let (folder, _) = Work::new(source, is_window, &gather).read(&mut |_| ())?;
+                    let (folder, _) = work((added, source), &gather).read(&mut |_| ())?;
                     gather.add(folder);
                 }
                 notes.extend(said);
@@ -152,8 +160,13 @@ struct Work<'a, F> {
 }
 
 impl<'a, F: Sink> Work<'a, F> {
-    fn new(source: &'a Source, is_window: bool, gather: &impl Gather<Folder = F>) -> Self {
-        let (folder, times) = (gather.folder(FolderFacts::of(source)), gather.times(source.is_of_calls()));
+    fn new(
+        source: &'a Source,
+        is_window: bool,
+        facts: FolderFacts,
+        gather: &impl Gather<Folder = F>,
+    ) -> Self {
+        let (folder, times) = (gather.folder(facts), gather.times(source.is_of_calls()));
         Self { source, is_window, folder, times }
     }
 

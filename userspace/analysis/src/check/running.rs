@@ -11,7 +11,7 @@ use super::{
     parts::{Part, parts},
     row_source::{FolderFacts, Gather as _},
 };
-use crate::export::Source;
+use crate::export::{Jobs, Source};
 use recording::sinks::{OutputDir, Sink, window_folders};
 
 /// Takes the rows of sources, which are checked together as [`check`](super::check) checks folders.
@@ -20,13 +20,15 @@ pub(crate) struct RunningCheck {
     /// Parts, with their communicators.
     parts: Vec<(Part, Fleet)>,
     sources: Vec<PathBuf>,
+    jobs: Jobs,
     /// The source whose rows are coming, and its part.
     current: Option<(usize, FolderRows)>,
 }
 
 impl RunningCheck {
     /// Groups sources: windows open at the same time are one part, and so are all that are no windows.
-    pub(crate) fn new(sources: Vec<PathBuf>) -> Result<Self> {
+    pub(crate) fn new(all: &[Source]) -> Result<Self> {
+        let sources: Vec<PathBuf> = all.iter().map(|source| source.path.clone()).collect();
         let (mut folders, mut plain) = (Vec::new(), Vec::new());
         for source in &sources {
             match window_parent(source) {
@@ -42,17 +44,19 @@ impl RunningCheck {
             parts.insert(0, Part { folders: plain, windows: None });
         }
         let parts = parts.into_iter().map(|part| (part, Fleet::default())).collect();
-        Ok(Self { parts, sources, current: None })
+        Ok(Self { parts, sources, jobs: Jobs::of(all), current: None })
     }
 
     /// Begins the source of the next rows. `clock`: of the part of it that is read.
     pub(crate) fn begin(&mut self, source: &Source, clock: ClockReport) {
         self.end();
+        let number = self.sources.iter().position(|path| *path == source.path);
+        let jobs = number.map(|number| self.jobs.of_source(number)).unwrap_or_default();
         let mut parts = self.parts.iter().enumerate();
         let found = parts.find(|(_, (part, _))| part.folders.contains(&source.path));
         self.current = found.map(|(at, (_, fleet))| {
             let session = SessionReport { clock, ..source.session().clone() };
-            (at, fleet.folder(FolderFacts { session, ..FolderFacts::default() }))
+            (at, fleet.folder(FolderFacts { session, jobs, ..FolderFacts::default() }))
         });
     }
 

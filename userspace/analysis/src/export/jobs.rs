@@ -16,14 +16,14 @@ const MAX_NAME: usize = 64;
 /// Jobs by source and process. Processes without a communicator are of none: they may have NCCL and not use
 /// it.
 #[derive(Debug, Default)]
-pub(super) struct Jobs {
+pub(crate) struct Jobs {
     names: BTreeMap<(usize, u32), String>,
     /// Ranks of each job: in the job, or in a communicator where nobody knows that.
     ranks: BTreeMap<String, BTreeSet<i64>>,
 }
 
 impl Jobs {
-    pub(super) fn of(sources: &[Source]) -> Self {
+    pub(crate) fn of(sources: &[Source]) -> Self {
         let mut members: BTreeMap<(usize, u32), JobMember<(usize, u32)>> = BTreeMap::new();
         let mut ranks: Vec<((usize, u32), i64)> = Vec::new();
         for (at, source) in sources.iter().enumerate() {
@@ -58,6 +58,17 @@ impl Jobs {
     /// Returns the job of a process of a source.
     pub(super) fn name(&self, source: usize, pid: u32) -> Option<&str> {
         self.names.get(&(source, pid)).map(String::as_str)
+    }
+
+    /// Returns the jobs of the processes of a source.
+    pub(crate) fn of_source(&self, source: usize) -> BTreeMap<u32, String> {
+        let of_source = self.names.range((source, 0)..=(source, u32::MAX));
+        of_source.map(|((_, pid), name)| (*pid, name.clone())).collect()
+    }
+
+    /// Returns the names of all jobs.
+    pub(crate) fn names(&self) -> BTreeSet<&str> {
+        self.names.values().map(String::as_str).collect()
     }
 
     /// Returns the names of the jobs, if files that are named by the job's ranks cannot be of all of them:

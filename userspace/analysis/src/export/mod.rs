@@ -35,6 +35,7 @@ pub(crate) use call_numbers::CallNumbers;
 pub use choice::{Choice, RankRange};
 pub use chosen_rows::RowCounts;
 pub use flight_recorder::RankFiles;
+pub(crate) use jobs::Jobs;
 pub use moment::{Moment, duration};
 pub use ranks::TwiceReport;
 pub(crate) use run::Chosen;

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -15,7 +14,7 @@ use super::{
     Section,
     code::Code,
     communicators::{Comm, Communicators},
-    data::{CommData, Data, DelayData, RankData, SourceData},
+    data::{CommData, Data, DelayData, JobData, RankData, SourceData},
     iterations,
     kinds::{KindKey, Kinds},
     links::Links,
@@ -113,7 +112,8 @@ impl Collector {
             source.notes.extend(read.read.notes());
         }
         let seen = self.seen();
-        let verdict = verdict(&report, seen, &|name| self.comms.find(name));
+        let comm = |name: &str| self.comms.find(name);
+        let verdict = verdict(&report, seen, &comm, t0_ns);
         Data {
             format: FORMAT,
             made_by: format!("ncclflow {}", env!("CARGO_PKG_VERSION")),
@@ -124,6 +124,7 @@ impl Collector {
             t0: t0_ns.to_string(),
             span_us: end_ns.saturating_sub(t0_ns) / 1000,
             verdict,
+            jobs: report.parts().map(|part| JobData::of(&part, &comm, t0_ns)).collect(),
             hosts: self.comms.hosts.clone(),
             comms: self.comm_data(&report),
             wait_names: WAITS.to_vec(),
@@ -317,8 +318,7 @@ fn said(notes: impl IntoIterator<Item = (bool, String)>) -> Vec<String> {
 
 impl View for Collector {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
-        let paths: Vec<PathBuf> = sources.iter().map(|source| source.path.clone()).collect();
-        self.check = RunningCheck::new(paths)?;
+        self.check = RunningCheck::new(sources)?;
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 use serde::Serialize;
 
 use super::{Section, code::Sums, kinds::KindKey, rates::RatesData, timeline::TimelineData};
+use crate::slow::IterationParts;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -19,6 +20,7 @@ pub(super) struct Data {
     pub(super) t0: String,
     pub(super) span_us: u64,
     pub(super) verdict: VerdictData,
+    pub(super) jobs: Vec<JobData>,
     pub(super) hosts: Vec<String>,
     pub(super) comms: Vec<CommData>,
     pub(super) wait_names: Vec<&'static str>,
@@ -55,8 +57,36 @@ pub(super) struct VerdictData {
     pub(super) sentence: String,
     /// Ranks that the sentence leads to, each with its communicator.
     pub(super) ranks: Vec<(usize, i32)>,
+    /// Late launches: communicator, rank, begin and length.
+    pub(super) stalls: Vec<(usize, i32, u64, u64)>,
     pub(super) findings: Vec<FindingData>,
     pub(super) notes: Vec<String>,
+}
+
+/// A job: what `check` says of it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct JobData {
+    pub(super) name: Option<String>,
+    pub(super) consistent: bool,
+    pub(super) sentence: String,
+    /// Its communicators.
+    pub(super) comms: Vec<usize>,
+    /// Where iterations spend their time: several where there are windows, or groups of ranks that share
+    /// nothing.
+    pub(super) iterations: Vec<JobIterationsData>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct JobIterationsData {
+    pub(super) count: u64,
+    /// Usual length.
+    pub(super) typical_ms: Option<f64>,
+    /// Ranks of the job that hold it back.
+    pub(super) marked: Vec<i32>,
+    pub(super) parts: Vec<IterationParts>,
+    pub(super) series: SeriesData,
 }
 
 #[derive(Debug, Serialize)]
@@ -195,8 +225,15 @@ pub(super) struct ProcessIterationsData {
     pub(super) iterations: u64,
     pub(super) p50_us: Option<u64>,
     pub(super) p99_us: Option<u64>,
-    /// Points of several iterations together, where there are many: begin, number, and the mean and the
-    /// longest time.
+    #[serde(flatten)]
+    pub(super) series: SeriesData,
+}
+
+/// Iterations along time. Points of several iterations together, where there are many: begin, number, and the
+/// mean and the longest time.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct SeriesData {
     pub(super) at: Vec<u64>,
     pub(super) n: Vec<u64>,
     pub(super) mean_us: Vec<u64>,

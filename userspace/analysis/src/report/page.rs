@@ -19,6 +19,7 @@ const STYLES: &[(&str, &str)] = &[
 const SCRIPTS: &[(&str, &str)] = &[
     (include_str!("../../assets/report/uplot/uPlot.iife.min.js"), env!("NCCLFLOW_REPORT_UPLOT_JS")),
     (include_str!("../../assets/report/base.js"), env!("NCCLFLOW_REPORT_BASE_JS")),
+    (include_str!("../../assets/report/parts.js"), env!("NCCLFLOW_REPORT_PARTS_JS")),
     (include_str!("../../assets/report/topology.js"), env!("NCCLFLOW_REPORT_TOPOLOGY_JS")),
     (include_str!("../../assets/report/matrix.js"), env!("NCCLFLOW_REPORT_MATRIX_JS")),
     (include_str!("../../assets/report/timeline.js"), env!("NCCLFLOW_REPORT_TIMELINE_JS")),

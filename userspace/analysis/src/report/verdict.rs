@@ -2,10 +2,10 @@
 
 use flow::schema::Outcome;
 
-use super::data::{FindingData, Level, VerdictData};
+use super::data::{FindingData, JobData, JobIterationsData, Level, SeriesData, VerdictData};
 use crate::{
-    check::{CheckReport, CommunicatorCheck, Finding, FindingKind, SLOWNESS},
-    slow::Kind,
+    check::{CheckReport, CommunicatorCheck, Finding, FindingKind, JobCheck, JobPart, SLOWNESS},
+    slow::{Kind, Stall},
 };
 
 /// Most findings on the page.
@@ -30,23 +30,59 @@ pub(super) struct Seen {
     pub(super) has_losses: bool,
 }
 
+/// Most late launches that are marked on the timeline.
+const MAX_STALLS: usize = 4096;
+
+/// Returns the communicator that has the ranks of a job: its largest.
+fn largest(report: &CheckReport, job: Option<&str>, comm: &dyn Fn(&str) -> Option<usize>) -> Option<usize> {
+    let of_job = report.communicators.iter().filter(|check| check.job.as_deref() == job);
+    of_job.max_by_key(|check| check.n_ranks).and_then(|check| comm(&check.communicator))
+}
+
+/// Returns late launches of the ranks that hold jobs back, the longest if there are too many.
+fn stalls(
+    report: &CheckReport,
+    comm: &dyn Fn(&str) -> Option<usize>,
+    t0_ns: u64,
+) -> Vec<(usize, i32, u64, u64)> {
+    let mut stalls = Vec::new();
+    for slow in report.jobs() {
+        let Some(number) = largest(report, slow.job.as_deref(), comm) else { continue };
+        let of_stall =
+            |stall: &Stall| (number, stall.rank, stall.at_ns.saturating_sub(t0_ns) / 1000, stall.ns / 1000);
+        stalls.extend(slow.stalls.iter().map(of_stall));
+    }
+    stalls.sort_by_key(|(.., us)| std::cmp::Reverse(*us));
+    stalls.truncate(MAX_STALLS);
+    stalls
+}
+
 /// Makes the verdict. `comm` returns the number on the page of the communicator with a name.
-pub(super) fn verdict(report: &CheckReport, seen: Seen, comm: &dyn Fn(&str) -> Option<usize>) -> VerdictData {
+pub(super) fn verdict(
+    report: &CheckReport,
+    seen: Seen,
+    comm: &dyn Fn(&str) -> Option<usize>,
+    t0_ns: u64,
+) -> VerdictData {
     let checks = report.communicators.iter();
     let mut found: Vec<(&CommunicatorCheck, &Finding)> =
         checks.flat_map(|check| check.findings.iter().map(move |finding| (check, finding))).collect();
     found.sort_by_key(|(_, finding)| finding.kind.importance());
     let several = report.communicators.len() > 1;
     let first = found.first().filter(|(_, finding)| level(finding.kind) != Level::Open);
-    let slow = report.slow.as_ref().and_then(|slow| slow.faults().next());
+    // Of several jobs the sentence names the one that it is about.
+    let of_job = |job: &Option<String>| match job {
+        Some(job) if report.jobs.len() > 1 => format!("Job {job}: "),
+        _ => String::new(),
+    };
+    let slow = report.slow.as_ref().and_then(|slow| Some((slow.faults().next()?, &slow.job)));
     let is_slow = first.is_none_or(|(_, finding)| finding.kind.importance() > SLOWNESS);
     let (level, sentence, ranks) = match (first, slow.filter(|_| is_slow)) {
-        (_, Some(cause)) => {
+        (_, Some((cause, job))) => {
             // Ranks of the job are those of its largest communicator.
-            let largest = report.communicators.iter().max_by_key(|check| check.n_ranks);
-            let number = largest.and_then(|check| comm(&check.communicator));
+            let number = largest(report, job.as_deref(), comm);
             let ranks = cause.ranks.iter().filter_map(|rank| Some((number?, *rank))).collect();
-            (Level::Slow, capitalized(&cause.text) + ".", ranks)
+            (Level::Slow, of_job(job) + &capitalized(&cause.text) + ".", ranks)
         }
         (Some((check, finding)), None) => {
             let mut text = capitalized(&finding.text);
@@ -55,7 +91,7 @@ pub(super) fn verdict(report: &CheckReport, seen: Seen, comm: &dyn Fn(&str) -> O
             }
             let number = comm(&check.communicator);
             let ranks = finding.ranks.iter().filter_map(|rank| Some((number?, *rank))).collect();
-            (level(finding.kind), text + ".", ranks)
+            (level(finding.kind), of_job(&check.job) + &text + ".", ranks)
         }
         (None, None) => {
             let (level, mut text) = nothing_found(report, seen);
@@ -82,7 +118,33 @@ pub(super) fn verdict(report: &CheckReport, seen: Seen, comm: &dyn Fn(&str) -> O
         ranks: finding.ranks.clone(),
     };
     let findings = found.iter().take(MAX_FINDINGS).map(finding).collect();
-    VerdictData { level, sentence, ranks, findings, notes }
+    let stalls = stalls(report, comm, t0_ns);
+    VerdictData { level, sentence, ranks, stalls, findings, notes }
+}
+
+impl JobData {
+    /// `comm`: as of [`verdict`].
+    pub(super) fn of(part: &JobPart<'_>, comm: &dyn Fn(&str) -> Option<usize>, t0_ns: u64) -> Self {
+        let JobCheck { job, consistent, verdict } = part.verdict();
+        let mut comms: Vec<usize> =
+            part.communicators.iter().filter_map(|check| comm(&check.communicator)).collect();
+        comms.sort_unstable();
+        comms.dedup();
+        let iterations = part.slow.iter().map(|slow| JobIterationsData {
+            count: slow.iterations,
+            typical_ms: slow.iteration_ms,
+            marked: slow.faults().flat_map(|cause| cause.ranks.clone()).collect(),
+            parts: slow.iteration_parts.clone(),
+            series: SeriesData::of_lengths(&slow.lengths, t0_ns),
+        });
+        Self {
+            name: job,
+            consistent,
+            sentence: capitalized(&verdict) + ".",
+            comms,
+            iterations: iterations.collect(),
+        }
+    }
 }
 
 fn nothing_found(report: &CheckReport, seen: Seen) -> (Level, String) {

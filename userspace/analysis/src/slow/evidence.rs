@@ -18,10 +18,14 @@ use super::{
 /// Evidence on a job: on ranks that share communicators.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Evidence {
+    /// Name of the job.
+    pub(super) job: Option<String>,
     pub(super) ranks: Vec<RankEvidence>,
     /// Groups of ranks with equal work, of two or more.
     pub(super) groups: Vec<Vec<usize>>,
     pub(super) iteration: Option<Iteration>,
+    /// All iterations that were seen whole: wall time of the begin, and length.
+    pub(super) lengths: Vec<(u64, u64)>,
     /// Since when iterations are longer. All else here is of the time after it.
     pub(super) slowdown: Option<Slowdown>,
     /// Lateness by communicator and host; first where iterations are longest: those of the job.
@@ -71,6 +75,7 @@ pub(super) struct TimeShare {
     pub(super) mean: Option<Mean>,
     /// Number of half seconds of which it is the larger part.
     pub(super) halves: u64,
+    pub(super) connections: usize,
 }
 
 /// What a rank of a communicator waited for.
@@ -81,6 +86,9 @@ pub(super) struct WaitingRank {
     pub(super) waits: RankWaits,
     pub(super) own: TimeShare,
     pub(super) waiting: TimeShare,
+    /// Part of `waiting` in which the data was in the network, in percent of the same time; `None`: both ends
+    /// of its messages were not measured.
+    pub(super) in_network_percent: Option<f64>,
 }
 
 /// Messages from a rank to another; ranks by index into [`Evidence::ranks`].
@@ -186,7 +194,8 @@ fn of_job(
         }
     }
     late.sort_by_key(|late| std::cmp::Reverse(late.iteration().map(|iteration| iteration.typical_ns)));
-    let slowdown = late.first().and_then(LateRanks::slowdown);
+    let lengths = late.first().map(LateRanks::lengths).unwrap_or_default();
+    let slowdown = Slowdown::find(&lengths);
     // What was before it says nothing of its cause.
     let since_ns = slowdown.map_or(0, |slowdown| slowdown.since_ns);
     for late in &mut late {
@@ -214,8 +223,18 @@ fn of_job(
     let iteration = late.first().and_then(LateRanks::iteration);
     let host = |of: &Of| Some((of.0, facts(*of)?.host.clone()));
     let clocks_of = HostClocks::of(&members.iter().filter_map(host).collect(), clocks);
-    let mut evidence =
-        Evidence { ranks, iteration, slowdown, late, has_proxy, clocks: clocks_of, ..Evidence::default() };
+    let job = members.iter().find_map(|of| facts(*of)?.job.clone());
+    let mut evidence = Evidence {
+        job,
+        ranks,
+        iteration,
+        lengths,
+        slowdown,
+        late,
+        has_proxy,
+        clocks: clocks_of,
+        ..Evidence::default()
+    };
     for communicator in &communicators {
         let since = |folder: usize| folders.get(folder).map_or(0, |of| of.monotonic_ns(since_ns));
         let of_part = |(folder, rows): &(usize, &CommunicatorRows)| {
@@ -229,14 +248,16 @@ fn of_job(
         let of_rank = |(waits, shares, span): (RankWaits, Shares, Option<(u64, u64)>)| {
             let rank = at(communicator.members.get(&waits.rank)?)?;
             let (means, halves) = (span.and_then(|span| shares.means(span)), shares.most());
+            let share = |mean, halves| TimeShare { mean, halves, connections: shares.connections() };
             Some(WaitingRank {
                 rank,
                 waits,
-                own: TimeShare { mean: means.map(|means| means.0), halves: halves.0 },
-                waiting: TimeShare { mean: means.map(|means| means.1), halves: halves.1 },
+                own: share(means.map(|means| means.0), halves.0),
+                waiting: share(means.map(|means| means.1), halves.1),
+                in_network_percent: None,
             })
         };
-        let waits: Vec<WaitingRank> = waits.filter_map(of_rank).collect();
+        let mut waits: Vec<WaitingRank> = waits.filter_map(of_rank).collect();
         let links = communicator
             .parts
             .iter()
@@ -250,6 +271,9 @@ fn of_job(
             let (measured, stride) = hosts.links(communicator.between, clocks);
             let measured = shares_of(&measured, since_ns, stride);
             links.extend(measured.into_iter().filter_map(|link| of_link(link, hosts.error_ns)));
+        }
+        for rank in &mut waits {
+            rank.in_network_percent = rank.in_network(&links);
         }
         if links.len() > 1 {
             evidence.links.push(links);
@@ -280,6 +304,7 @@ fn shares_of(
     let share = |link: &Link| TimeShare {
         mean: link.shares.means(span).map(|means| means.1.times(stride)),
         halves: if stride == 1 { link.shares.most().1 } else { 0 },
+        connections: link.shares.connections(),
     };
     links.iter().map(|(ranks, link)| (*ranks, share(link), link.typical_ns())).collect()
 }
@@ -378,6 +403,18 @@ impl RankEvidence {
     }
 }
 
+impl WaitingRank {
+    /// Returns for how much of the time of its connections the data was in the network that it waited for.
+    #[expect(clippy::cast_precision_loss, reason = "numbers of connections")]
+    pub(super) fn in_network(&self, links: &[MeasuredLink]) -> Option<f64> {
+        let to_it = links.iter().filter(|link| link.to == self.rank);
+        let of_link =
+            |link: &MeasuredLink| Some(link.in_network.mean?.percent * link.in_network.connections as f64);
+        let sum = to_it.filter_map(of_link).reduce(|one, other| one + other)?;
+        Some(sum / self.waiting.connections.max(1) as f64)
+    }
+}
+
 impl LateRanks {
     /// Returns the lateness of a rank in each iteration, in the order of iterations.
     pub(super) fn of(&self, rank: usize) -> Vec<u64> {
@@ -386,17 +423,15 @@ impl LateRanks {
         iterations.map(|iteration| iteration.late_ns.get(at).copied().unwrap_or(0)).collect()
     }
 
-    fn slowdown(&self) -> Option<Slowdown> {
+    /// Returns begin and length of iterations that were seen whole.
+    fn lengths(&self) -> Vec<(u64, u64)> {
         let iterations = self.late.iterations.iter();
-        let lasted: Vec<(u64, u64)> =
-            iterations.filter_map(|iteration| Some((iteration.begun_ns, iteration.lasted_ns?))).collect();
-        Slowdown::find(&lasted)
+        iterations.filter_map(|iteration| Some((iteration.begun_ns, iteration.lasted_ns?))).collect()
     }
 
     /// Returns the length of iterations, if there are some.
     pub(super) fn iteration(&self) -> Option<Iteration> {
-        let lasted: Vec<u64> =
-            self.late.iterations.iter().filter_map(|iteration| iteration.lasted_ns).collect();
+        let lasted: Vec<u64> = self.lengths().into_iter().map(|(_, ns)| ns).collect();
         let count = lasted.len() as u64;
         let mean_ns = lasted.iter().sum::<u64>().checked_div(count)?;
         Some(Iteration { typical_ns: median(lasted), mean_ns, count })

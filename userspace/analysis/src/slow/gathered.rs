@@ -39,6 +39,7 @@ pub(super) struct MemberFacts {
     pub(super) gpu: Option<u32>,
     pub(super) gpu_uuid: Option<String>,
     pub(super) bus_id: Option<String>,
+    pub(super) job: Option<String>,
 }
 
 /// Ranks of a communicator in a folder.
@@ -91,6 +92,8 @@ impl ProcessorTime {
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     who: Who,
+    /// Jobs of its processes.
+    jobs: BTreeMap<u32, String>,
     offset_ns: u64,
     has_clock: bool,
     pub(super) members: Vec<MemberFacts>,
@@ -108,10 +111,11 @@ pub(crate) struct Gathered {
 }
 
 impl Gathered {
-    pub(crate) fn new(session: &SessionReport) -> Self {
+    pub(crate) fn new(session: &SessionReport, jobs: BTreeMap<u32, String>) -> Self {
         let clock = session.known_clock();
         Self {
             who: Who::of(session),
+            jobs,
             offset_ns: clock.map_or(0, |clock| clock.offset_ns),
             has_clock: clock.is_some(),
             ..Self::default()
@@ -149,7 +153,8 @@ impl Gathered {
         if is_new {
             let facts = self.who.rank(op.rank);
             rows.n_ranks = row.n_ranks;
-            let facts = MemberFacts::of(&self.who, facts, op.rank, &row.host);
+            let job = self.jobs.get(&op.rank.pid).cloned();
+            let facts = MemberFacts { job, ..MemberFacts::of(&self.who, facts, op.rank, &row.host) };
             let member = self.member(op.rank.pid, facts, communicator);
             if let Some(rows) = self.communicators.get_mut(communicator) {
                 rows.members.insert(row.rank, member);
@@ -278,6 +283,7 @@ impl MemberFacts {
             gpu: facts.and_then(|facts| facts.nvml_dev),
             gpu_uuid: facts.and_then(|facts| facts.gpu_uuid.clone()),
             bus_id: facts.and_then(|facts| facts.bus_id.clone()),
+            job: None,
         }
     }
 

@@ -14,6 +14,8 @@
 //! - What messages waited for, where they were measured ([`crate::check`]), and how long they were in the
 //!   network, by the clocks of both ends.
 //!
+//! [`parts`] says where an iteration's time goes, as far as that was seen.
+//!
 //! [`counted`] has the first kind alone judged, without a recording.
 
 mod activity;
@@ -26,6 +28,7 @@ mod hosts;
 mod launches;
 mod longest_waits;
 mod messages;
+mod parts;
 mod pauses;
 mod processor;
 mod shares;
@@ -40,6 +43,8 @@ pub(crate) use gathered::Gathered;
 pub use gathered::ProcessorTime;
 pub use hosts::HostClock;
 pub use longest_waits::RankWaits;
+pub use parts::IterationParts;
+pub(crate) use parts::Stall;
 pub(crate) use shares::Shares;
 pub use verdict::{Cause, Kind, RankName, Slow};
 
@@ -58,5 +63,14 @@ pub(crate) fn bound(folders: &mut [Gathered]) {
 
 /// Judges the jobs of folders that were read side by side.
 pub(crate) fn judge(folders: &[Gathered]) -> Vec<Slow> {
-    evidence::of_jobs(folders).iter().map(Slow::of).collect()
+    let of_job = |evidence: evidence::Evidence| {
+        let slow = Slow::of(&evidence);
+        Slow {
+            iteration_parts: parts::of(&evidence, &slow),
+            stalls: parts::stalls(&evidence, &slow),
+            lengths: evidence.lengths,
+            ..slow
+        }
+    };
+    evidence::of_jobs(folders).into_iter().map(of_job).collect()
 }

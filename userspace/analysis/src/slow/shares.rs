@@ -29,6 +29,10 @@ impl Shares {
         self.connections.insert((channel, is_send, peer));
     }
 
+    pub(super) fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
     /// Adds time from `from` to `to`, by the host's clock.
     pub(crate) fn add(&mut self, is_own: bool, from: u64, to: u64) {
         let mut from = from;

@@ -6,7 +6,9 @@ use super::{
     activity::Mean,
     evidence::{Evidence, Iteration, RankEvidence},
     hosts::{HostClock, HostClocks},
-    messages, pauses, processor, text, together,
+    messages,
+    parts::{IterationParts, Stall},
+    pauses, processor, text, together,
 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -73,6 +75,9 @@ pub struct Cause {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Slow {
+    /// Name of the job, as of its communicators.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iteration_ms: Option<f64>,
     pub iterations: u64,
@@ -86,6 +91,15 @@ pub struct Slow {
     pub clocks: Vec<HostClock>,
     /// What could not be seen.
     pub not_seen: Vec<String>,
+    /// Parts of an iteration of each rank, in the mean.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub iteration_parts: Vec<IterationParts>,
+    /// Iterations that were seen whole: wall time of the begin, and length, in nanoseconds.
+    #[serde(skip)]
+    pub(crate) lengths: Vec<(u64, u64)>,
+    /// Late launches of the ranks that hold the job back.
+    #[serde(skip)]
+    pub(crate) stalls: Vec<Stall>,
 }
 
 /// Smallest part of an iteration that is a fault, in percent.
@@ -96,7 +110,7 @@ pub(super) const FAULT_PERCENT: f64 = 2.0;
 const CHIPS_PERCENT: f64 = 3.0;
 
 /// Smallest part of an iteration that is told at all.
-const NOTE_PERCENT: f64 = 1.0;
+pub(super) const NOTE_PERCENT: f64 = 1.0;
 
 /// A GPU whose multiprocessors are busy for less than this part of the time computes too little to tell by
 /// how much.
@@ -165,6 +179,7 @@ impl Slow {
             None => Cause { kind, text: text::nobody(kind), ..Cause::default() },
         };
         Self {
+            job: evidence.job.clone(),
             iteration_ms: evidence.iteration.map(|iteration| milliseconds(iteration.typical_ns)),
             iterations: evidence.iteration.map_or(0, |iteration| iteration.count),
             first,
@@ -174,7 +189,15 @@ impl Slow {
                 HostClocks::OneHost | HostClocks::Unknown => Vec::new(),
             },
             not_seen,
+            iteration_parts: Vec::new(),
+            lengths: Vec::new(),
+            stalls: Vec::new(),
         }
+    }
+
+    /// Returns the causes, that which costs most first.
+    pub(super) fn causes(&self) -> impl Iterator<Item = &Cause> {
+        std::iter::once(&self.first).chain(&self.others)
     }
 
     /// Returns what its first fault costs, in percent.
@@ -186,7 +209,7 @@ impl Slow {
     pub fn faults(&self) -> impl Iterator<Item = &Cause> {
         let is_fault =
             |cause: &&Cause| !cause.is_note && matches!(cause.kind, Kind::Gpu | Kind::Host | Kind::Link);
-        std::iter::once(&self.first).chain(&self.others).filter(is_fault)
+        self.causes().filter(is_fault)
     }
 }
 
@@ -223,22 +246,29 @@ fn others<'a>(
     group.iter().filter(move |at| **at != but).filter_map(|at| evidence.ranks.get(*at))
 }
 
+/// Returns for how much longer a rank's GPU has nothing to run than those of the others, and whether a coarse
+/// counter tells that.
+pub(super) fn idle(evidence: &Evidence, at: usize) -> (Option<Difference>, bool) {
+    let all: Vec<usize> = (0..evidence.ranks.len()).collect();
+    let of = |measure: fn(&RankEvidence) -> Option<Mean>| {
+        let rank = evidence.ranks.get(at)?;
+        let difference = above(measure(rank), others(evidence, &all, at).map(measure))?;
+        Some(Difference { percent: -difference.percent, ..difference })
+    };
+    match of(|rank| rank.graphics) {
+        Some(idle) => (Some(idle), false),
+        None => (of(|rank| rank.utilization), true),
+    }
+}
+
 /// Returns ranks whose hosts launch late: their GPUs have nothing to run while kernels of the others wait; or
 /// they pause, and the iteration takes as much longer for all.
 ///
 /// `has_data`: the rank's GPU had the data that it needed, and did not go on.
 fn hosts(evidence: &Evidence, has_data: &dyn Fn(i32) -> bool) -> Vec<Cause> {
-    let all: Vec<usize> = (0..evidence.ranks.len()).collect();
     let mut causes = Vec::new();
     for (at, rank) in evidence.ranks.iter().enumerate() {
-        let of = |measure: fn(&RankEvidence) -> Option<Mean>| {
-            let difference = above(measure(rank), others(evidence, &all, at).map(measure))?;
-            Some(Difference { percent: -difference.percent, ..difference })
-        };
-        let (idle, is_coarse) = match of(|rank| rank.graphics) {
-            Some(idle) => (Some(idle), false),
-            None => (of(|rank| rank.utilization), true),
-        };
+        let (idle, is_coarse) = idle(evidence, at);
         let pauses = pauses::of(evidence, at);
         let is_idle = idle.is_some_and(|idle| {
             idle.percent >= FAULT_PERCENT
@@ -363,7 +393,7 @@ impl Cause {
     }
 }
 
-fn rounded(value: f64) -> f64 {
+pub(super) fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 

@@ -54,6 +54,48 @@ fn pages_show_what_lines_say() {
     }
 }
 
+/// Real jobs of four GPUs: `mm10` (rank 2 computes longer) and `gc` (rank 1 pauses 20 ms in every tenth of some
+/// 444 iterations). Two jobs have a verdict each, and a picture of an iteration.
+#[test]
+fn a_page_of_two_jobs_has_a_verdict_and_an_iteration_of_each() {
+    if !has_browser() {
+        return;
+    }
+    let slow = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/traces/slow");
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let data = |inputs: &[PathBuf], name: &str| -> Value {
+        page(inputs, &path(name), Choice::default());
+        let page = std::fs::read_to_string(path(name)).unwrap();
+        let (_, rest) = page.split_once(r#"<script type="application/json" id="data">"#).unwrap();
+        serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+    };
+    let one = data(&[slow.join("gc")], "gc.html");
+    assert_eq!(one["jobs"].as_array().unwrap().len(), 1);
+    let stalls = one["verdict"]["stalls"].as_array().unwrap();
+    let long: Vec<&Value> = stalls.iter().filter(|stall| stall[3].as_u64().unwrap() > 15_000).collect();
+    assert!((35..=46).contains(&long.len()), "{} pauses", long.len());
+    assert!(long.iter().all(|stall| stall[1] == 1), "{long:?}");
+    let both = data(&[slow.join("mm10"), slow.join("gc")], "both.html");
+    let jobs = both["jobs"].as_array().unwrap();
+    let marked: Vec<&Value> = jobs.iter().map(|job| &job["iterations"][0]["marked"]).collect();
+    assert_eq!(marked, [&serde_json::json!([2]), &serde_json::json!([1])], "{jobs:?}");
+    for job in jobs {
+        assert_eq!(job["consistent"], false);
+        assert_eq!(job["comms"].as_array().unwrap().len(), 1);
+        assert_eq!(job["iterations"][0]["parts"].as_array().unwrap().len(), 4);
+    }
+    assert_ne!(jobs[0]["comms"], jobs[1]["comms"]);
+    assert!(both["verdict"]["sentence"].as_str().unwrap().starts_with("Job "), "{}", both["verdict"]);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/report/report_page.py");
+    let mut opened = Command::new("python3");
+    let output = opened.arg(script).arg(path("both.html")).args(["--only-open", "--rounds", "1"]).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let opened: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&opened["parts"], &opened["headings"]), (&8.into(), &4.into()), "{opened}");
+}
+
 /// The verdict of a part is that of the part: where it begins and ends, nothing is missed.
 #[test]
 fn a_page_of_a_part_is_that_of_its_lines() {

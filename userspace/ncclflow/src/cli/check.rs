@@ -7,13 +7,14 @@ use anyhow::Result;
 use clap::{Args, builder::styling::AnsiColor};
 
 use super::{Versioned, exit::Exit, progress::reading, terminal, write_report};
-use analysis::check::{check, headline, summarize, summary_headline, write_check, write_summary};
+use analysis::check::{check_jobs, headline, summarize, summary_headline, write_check, write_summary};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   ncclflow check /var/tmp/flows           one host
   ncclflow check host1/flows host2/flows  all ranks of a job
+  ncclflow check flows --job 4711         one of several jobs
   ncclflow check flows -v                 with the waits of every rank
   ncclflow check flows --json | jq '.slow | {kind, ranks, percent}'
   ncclflow check host*/calls              of record --level api --stacks: with
@@ -32,6 +33,10 @@ pub struct CheckArgs {
     #[arg(value_name = "DIR", required = true, num_args = 1..)]
     pub dirs: Vec<PathBuf>,
 
+    /// Only these jobs, by name; without it each job has a verdict
+    #[arg(long, value_name = "JOB", value_delimiter = ',')]
+    pub job: Vec<String>,
+
     /// The waits of every rank
     #[arg(short, long)]
     pub verbose: bool,
@@ -42,7 +47,9 @@ pub struct CheckArgs {
 }
 
 pub(super) fn run(args: &CheckArgs) -> Result<Exit> {
-    let report = reading("", |line| check(&args.dirs, &mut |bytes, of_bytes| line.bytes(bytes, of_bytes)))?;
+    let report = reading("", |line| {
+        check_jobs(&args.dirs, &args.job, &mut |bytes, of_bytes| line.bytes(bytes, of_bytes))
+    })?;
     let (color, exit) =
         if report.consistent { (AnsiColor::Green, Exit::Done) } else { (AnsiColor::Red, Exit::Findings) };
     write_report(args.json, &Versioned::first(&report), |out| {
