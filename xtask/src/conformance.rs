@@ -107,7 +107,7 @@ fn versions(named: &[String]) -> Vec<String> {
 }
 
 /// Time for a library in an emulated machine.
-const EMULATED: Duration = Duration::from_secs(3600);
+const EMULATED: Duration = Duration::from_hours(1);
 
 fn examine(program: &Path, version: &str, args: &Args) -> Result<Row> {
     let library = nccl::library_path(version)?;

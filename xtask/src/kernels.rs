@@ -38,7 +38,7 @@ const TRIED: [(&str, &str, &str); 11] = [
 const KERNELS: [&str; 2] = ["linux-image-amd64", "linux-image-6.12-amd64"];
 
 /// Time for a test, which is emulated.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const PATIENCE: Duration = Duration::from_mins(30);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:

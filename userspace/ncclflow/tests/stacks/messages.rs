@@ -9,7 +9,7 @@ use std::{
 
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 
-use crate::run::{json, kineto, refused, stacks, written};
+use crate::run::{json, kineto, refused, written};
 
 #[test]
 fn without_the_kernel_those_that_may_be_meant_are_listed() {
