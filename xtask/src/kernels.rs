@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    nccl, programs,
+    nccl, prerequisites, programs,
     tool::{self, say},
     vm,
 };
@@ -36,6 +36,14 @@ const TRIED: [(&str, &str, &str); 11] = [
 
 /// Debian's names of kernels.
 const KERNELS: [&str; 2] = ["linux-image-amd64", "linux-image-6.12-amd64"];
+
+/// Commands of which a virtual machine is made, and Debian's packages that have them.
+const MACHINE: [(&[&str], &str); 4] = [
+    (&["qemu-system-x86_64", "--version"], "qemu-system-x86"),
+    (&["busybox", "true"], "busybox-static"),
+    (&["cpio", "--version"], "cpio"),
+    (&["depmod", "--version"], "kmod"),
+];
 
 /// Time for a test, which is emulated.
 const PATIENCE: Duration = Duration::from_mins(30);
@@ -72,12 +80,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let is_tried =
         |name: &str| !args.load && (args.only.is_empty() || args.only.iter().any(|only| only == name));
     let tried: Vec<_> = TRIED.into_iter().filter(|(name, ..)| is_tried(name)).collect();
+    prerequisites::debian_packages(&MACHINE)?;
     let ncclflow = programs::build_all()?.join("ncclflow");
     if !tried.is_empty() {
         programs::build_tests()?;
     }
-    let heads: Vec<&str> = tried.iter().map(|(name, ..)| *name).collect();
-    println!("| kernel | load | {} |\n|---|---|{}", heads.join(" | "), "---|".repeat(heads.len()));
+    let heads: String = tried.iter().map(|(name, ..)| format!(" {name} |")).collect();
+    println!("| kernel | load |{heads}\n|---|---|{}", "---|".repeat(tried.len()));
     let mut failed = 0;
     for packages in &kernels {
         let mut cells = vec![loads(args, packages, &ncclflow)?];
