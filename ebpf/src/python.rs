@@ -415,7 +415,7 @@ fn send(stack: &mut Stack, is_known: bool, hit: u64, origin: Origin, ctx: *mut b
     // The code may be gone soon.
     let sent = entry.send_at_once(ctx);
     if sent {
-        sent::keep(stack);
+        sent::keep_sent(stack);
     }
     sent
 }

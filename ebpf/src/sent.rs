@@ -69,7 +69,7 @@ pub extern "C" fn find_sent(stack: *mut Stack) -> u64 {
         return UNSENT;
     }
     if stack.version != 0 {
-        keep(stack);
+        keep_sent(stack);
     }
     SENT_BEFORE
 }
@@ -101,11 +101,18 @@ fn read_version(stack: &mut Stack) {
     }
 }
 
-/// Notes that the stack's frames were sent. Where it cannot be kept they are sent again.
-#[inline(always)]
-pub fn keep(stack: &mut Stack) {
+/// Notes that the stack's frames were sent. Where it cannot be kept they are sent again. It has a frame of its own: the
+/// element must be in one.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn keep_sent(stack: *mut Stack) -> u64 {
+    if stack.is_null() {
+        return 0;
+    }
+    // SAFETY: not null, and given by `send_stack` or `find_sent`.
+    let stack = unsafe { &*stack };
     let (key, sent) = (stack.key, SentStack::new(stack.key, stack.head.id, stack.version));
-    let _ = maps::STACKS_SENT.insert(&key, &sent, 0);
+    maps::STACKS_SENT.insert(&key, &sent, 0).is_ok() as u64
 }
 
 /// Reads for each frame what tells its code from other code and is not in the key, and adds it to the frame's guard.
