@@ -54,8 +54,8 @@ const PATIENCE: Duration = Duration::from_mins(30);
   cargo xtask verify kernels                         all of the table, some ten minutes a cell without KVM
   cargo xtask verify kernels --only stacks --kernel linux-image-unsigned-5.15.0-204-generic.deb,linux-modules-….deb")]
 pub(crate) struct Args {
-    /// Packages of a kernel; by default those that apt has of Debian 12's kernels, which are fetched
-    #[arg(long = "kernel", value_name = "DEB,DEB…")]
+    /// Packages of a kernel, or a name of one that apt has, which is fetched; by default those of Debian 12
+    #[arg(long = "kernel", value_name = "NAME|DEB,DEB…")]
     kernels: Vec<String>,
     /// Only have the programs loaded
     #[arg(long)]
@@ -69,11 +69,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let kernels = if args.kernels.is_empty() {
-        KERNELS.into_iter().map(fetch).collect::<Result<Vec<_>>>()?
-    } else {
-        args.kernels.iter().map(|packages| packages.split(',').map(PathBuf::from).collect()).collect()
-    };
+    let default = KERNELS.map(str::to_owned);
+    let kernels = if args.kernels.is_empty() { &default[..] } else { &args.kernels };
+    let kernels = kernels.iter().map(|kernel| packages(kernel)).collect::<Result<Vec<_>>>()?;
     if let Some(unknown) = args.only.iter().find(|name| TRIED.iter().all(|tried| tried.0 != name.as_str())) {
         bail!("no capability is called `{unknown}`");
     }
@@ -104,6 +102,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 const OK: &str = "ok";
 const FAILED: &str = "no";
+
+/// Returns the packages of a kernel.
+fn packages(kernel: &str) -> Result<Vec<PathBuf>> {
+    let is_file = |word: &str| Path::new(word).extension().is_some_and(|extension| extension == "deb");
+    if kernel.split(',').all(is_file) {
+        Ok(kernel.split(',').map(PathBuf::from).collect())
+    } else {
+        fetch(kernel)
+    }
+}
 
 /// Fetches a kernel's package, if it is not there yet.
 fn fetch(name: &str) -> Result<Vec<PathBuf>> {

@@ -111,6 +111,7 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
             .env("NCCLFLOW_SKIPS", &skips)
             .env("PYTHONPATH", &python_path)
             .env("NCCLFLOW_PYTHONS", &pythons)
+            .env("NCCLFLOW_BED_NICE", BED_NICE)
             .env("NCCLFLOW_TORCH_ANALYSER", &torch_analyser)
             .env("NCCLFLOW_INSPECTOR_EXPORTER", &inspector_exporter)
             .env("NCCLFLOW_PROMTOOL", &promtool);
@@ -178,6 +179,10 @@ pub(crate) fn print_skipped(skipped: &[String]) {
         println!("  {line}");
     }
 }
+
+/// Niceness of jobs on the bed. Their proxies spin: without it a dump of eight ranks on two processors takes
+/// half a minute.
+const BED_NICE: &str = "10";
 
 /// Number of targets that are named with the time that they took.
 const LONGEST: usize = 8;

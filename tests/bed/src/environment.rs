@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, bail};
 
 use crate::nodes;
 use crate::options::{Algo, Options, Proto};
@@ -77,8 +77,25 @@ fn protocol(proto: Proto) -> &'static str {
     }
 }
 
+/// Variable with the niceness of jobs.
+const NICE: &str = "NCCLFLOW_BED_NICE";
+
+/// Lets others have the processor first, where that is asked for: proxies spin, and on a machine with few
+/// processors a program that looks at them would wait for most of the time.
+fn give_way() -> Result<()> {
+    let Some(nice) = std::env::var_os(NICE) else { return Ok(()) };
+    let nice = nice.to_str().and_then(|nice| nice.parse().ok());
+    let nice: i32 = nice.with_context(|| format!("{NICE} is no number"))?;
+    // SAFETY: it changes this process only, whose threads are all still to come.
+    if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } != 0 {
+        bail!("{NICE}: {}", std::io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// Makes the settings. To be called before other threads exist.
 pub(crate) fn apply(options: &Options) -> Result<()> {
+    give_way()?;
     if let Some(through) = options.nodes {
         for (key, file) in nodes::files(through)? {
             set(key, &file);
