@@ -118,8 +118,8 @@ fn a_full_disk_leaves_no_half_view() {
     let recording = Path::new(env!("CARGO_MANIFEST_DIR")).join("../traces/net_steps");
     for format in ["perfetto", "chakra", "inspector"] {
         let view = folder.path().join(format);
-        // The largest file may have 16 KiB: writing more is an error, and no signal.
-        let script = "trap '' XFSZ; ulimit -f 32; exec \"$@\"";
+        // The largest file may have 512 bytes: writing more is an error, and no signal.
+        let script = "trap '' XFSZ; ulimit -f 1; exec \"$@\"";
         let mut limited = Command::new("sh");
         limited.args(["-c", script, "sh"]).arg(&ncclflow).args(["export", "-f", format, "--last", "2.5s"]);
         run(limited.arg("-o").args([&view, &recording])).refused(&["File too large"]);
