@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !tried.is_empty() {
         programs::build_tests()?;
     }
-    let heads: String = tried.iter().map(|(name, ..)| format!(" {name} |")).collect();
+    let heads = tried.iter().fold(String::new(), |heads, (name, ..)| heads + " " + name + " |");
     println!("| kernel | load |{heads}\n|---|---|{}", "---|".repeat(tried.len()));
     let mut failed = 0;
     for packages in &kernels {
