@@ -189,9 +189,7 @@ impl Slow {
                 HostClocks::OneHost | HostClocks::Unknown => Vec::new(),
             },
             not_seen,
-            iteration_parts: Vec::new(),
-            lengths: Vec::new(),
-            stalls: Vec::new(),
+            ..Self::default()
         }
     }
 
