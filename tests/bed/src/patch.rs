@@ -11,10 +11,10 @@ use anyhow::{Result, bail};
 
 use crate::library::{Library, Symbol};
 
-use code::{JUMP, LOAD, jump, load};
-
+/// A jump and its target.
+const JUMP: usize = code::JUMP.len() + 8;
 /// A load of the first argument and a jump.
-const JUMP_WITH_INDEX: usize = LOAD + JUMP;
+const JUMP_WITH_INDEX: usize = code::LOAD + JUMP;
 /// `cudaErrorNotSupported`
 const NOT_SUPPORTED: c_int = 801;
 
@@ -52,7 +52,7 @@ pub(crate) fn replace_runtime(library: &Library, replacements: &HashMap<&str, us
         } else if symbol.size < JUMP_WITH_INDEX {
             outcome.left.push(symbol.name.clone());
         } else {
-            let mut code = load(u16::try_from(refusals.len())?).to_vec();
+            let mut code = code::load(u16::try_from(refusals.len())?).to_vec();
             code.extend(jump(refuse as *const () as usize));
             write_code(symbol, &code)?;
             refusals.push(Refusal { name: symbol.name.clone(), said: AtomicBool::new(false) });
@@ -65,19 +65,21 @@ pub(crate) fn replace_runtime(library: &Library, replacements: &HashMap<&str, us
     Ok(outcome)
 }
 
+/// A jump through the 8 bytes behind its code.
+fn jump(target: usize) -> [u8; JUMP] {
+    let mut jump = [0; JUMP];
+    let (code, address) = jump.split_at_mut(code::JUMP.len());
+    code.copy_from_slice(&code::JUMP);
+    address.copy_from_slice(&(target as u64).to_le_bytes());
+    jump
+}
+
 #[cfg(target_arch = "x86_64")]
 mod code {
-    /// `jmp *0(%rip)` and the 8-byte target.
-    pub(super) const JUMP: usize = 14;
+    /// `jmp *0(%rip)`
+    pub(super) const JUMP: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
     /// `mov $index, %edi`
     pub(super) const LOAD: usize = 5;
-
-    pub(super) fn jump(target: usize) -> [u8; JUMP] {
-        let mut code = [0; JUMP];
-        code[..6].copy_from_slice(&[0xff, 0x25, 0, 0, 0, 0]);
-        code[6..].copy_from_slice(&(target as u64).to_le_bytes());
-        code
-    }
 
     pub(super) fn load(index: u16) -> [u8; LOAD] {
         let [low, high] = index.to_le_bytes();
@@ -92,18 +94,10 @@ mod code {
 mod code {
     use std::ffi::c_void;
 
-    /// `ldr x16, 8`, `br x16` and the 8-byte target.
-    pub(super) const JUMP: usize = 16;
+    /// `ldr x16, 8`, `br x16`
+    pub(super) const JUMP: [u8; 8] = [0x50, 0, 0, 0x58, 0, 0x02, 0x1f, 0xd6];
     /// `mov w0, #index`
     pub(super) const LOAD: usize = 4;
-
-    pub(super) fn jump(target: usize) -> [u8; JUMP] {
-        let mut code = [0; JUMP];
-        code[..4].copy_from_slice(&0x5800_0050_u32.to_le_bytes());
-        code[4..8].copy_from_slice(&0xd61f_0200_u32.to_le_bytes());
-        code[8..].copy_from_slice(&(target as u64).to_le_bytes());
-        code
-    }
 
     pub(super) fn load(index: u16) -> [u8; LOAD] {
         (0x5280_0000 | u32::from(index) << 5).to_le_bytes()
