@@ -106,6 +106,9 @@ fn versions(named: &[String]) -> Vec<String> {
     named.iter().flat_map(of).collect()
 }
 
+/// A witness that is missing is a failure here, and not a test that is skipped.
+const REQUIRED: &str = "root,programs";
+
 /// Time for a library in an emulated machine.
 const EMULATED: Duration = Duration::from_hours(1);
 
@@ -117,7 +120,7 @@ fn examine(program: &Path, version: &str, args: &Args) -> Result<Row> {
     if is_emulated {
         let library = library.to_str().context("the cache has an odd name")?;
         let words = options.chain([library]).map(str::to_owned);
-        let (code, printed) = vm::run_on_arm64("examples/conformance", words, EMULATED)?;
+        let (code, printed) = vm::run_on_arm64("examples/conformance", REQUIRED, words, EMULATED)?;
         // What it says while it works comes from the same console.
         let (rows, said): (Vec<&str>, Vec<&str>) = printed.lines().partition(|line| line.starts_with('{'));
         for line in said {
@@ -127,8 +130,7 @@ fn examine(program: &Path, version: &str, args: &Args) -> Result<Row> {
         return serde_json::from_str(row).context("the row of the emulated machine");
     }
     let mut command = root::command(program);
-    // A witness that is missing is a failure here, and not a test that is skipped.
-    command.args(options).env("NCCLFLOW_REQUIRE", "root,programs");
+    command.args(options).env("NCCLFLOW_REQUIRE", REQUIRED);
     let output = command.arg(&library).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("starting `{}`", program.display()))?;
     serde_json::from_slice(&output.stdout)

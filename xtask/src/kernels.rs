@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    nccl, prerequisites, programs,
+    nccl, programs,
     tool::{self, say},
     vm,
 };
@@ -36,14 +36,6 @@ const TRIED: [(&str, &str, &str); 11] = [
 
 /// Debian's names of kernels.
 const KERNELS: [&str; 2] = ["linux-image-amd64", "linux-image-6.12-amd64"];
-
-/// Commands of which a virtual machine is made, and Debian's packages that have them.
-const MACHINE: [(&[&str], &str); 4] = [
-    (&["qemu-system-x86_64", "--version"], "qemu-system-x86"),
-    (&["busybox", "true"], "busybox-static"),
-    (&["cpio", "--version"], "cpio"),
-    (&["depmod", "--version"], "kmod"),
-];
 
 /// Time for a test, which is emulated.
 const PATIENCE: Duration = Duration::from_mins(30);
@@ -78,7 +70,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let is_tried =
         |name: &str| !args.load && (args.only.is_empty() || args.only.iter().any(|only| only == name));
     let tried: Vec<_> = TRIED.into_iter().filter(|(name, ..)| is_tried(name)).collect();
-    prerequisites::debian_packages(&MACHINE)?;
     let ncclflow = programs::build_all()?.join("ncclflow");
     if !tried.is_empty() {
         programs::build_tests()?;

@@ -30,7 +30,8 @@ use crate::{programs, root};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Wants qemu-system-x86, busybox-static, cpio, kmod and dpkg. The kernel is one of Debian's or Ubuntu's, as packages:
+Installs qemu-system-x86, busybox-static, cpio and kmod where they are missing. The kernel is one of Debian's or
+Ubuntu's, as packages:
 
   apt-get download linux-image-6.1.0-48-amd64
   cargo xtask vm --package linux-image-6.1.0-48-amd64_*.deb -- uname -r
@@ -101,16 +102,18 @@ pub(crate) fn run_under(
     Ok((code, String::from_utf8_lossy(&printed).into_owned()))
 }
 
-/// Runs one of the workspace's programs in an arm64 machine. `program`: its path in the folder of programs.
-/// Returns its exit status, and what it printed.
+/// Runs one of the workspace's programs in an arm64 machine. `program`: its path in the folder of programs;
+/// `require`: things whose absence fails a test there. Returns its exit status, and what it printed.
 pub(crate) fn run_on_arm64(
     program: &str,
+    require: &str,
     arguments: impl IntoIterator<Item = String>,
     timeout: Duration,
 ) -> Result<(i32, String)> {
     let system = System::of(Arch::Arm64)?;
     let program = system.programs.as_deref().unwrap_or(Path::new("")).join(program);
-    let mut command = vec![program.to_str().context("the target folder has an odd name")?.to_owned()];
+    let program = program.to_str().context("the target folder has an odd name")?.to_owned();
+    let mut command = vec!["env".to_owned(), format!("NCCLFLOW_REQUIRE={require}"), program];
     command.extend(arguments);
     let args = Args::of(Arch::Arm64, "tcg", command, timeout);
     let (code, printed) = run_in(&system, &args, Vec::new())?;

@@ -68,10 +68,19 @@ pub(super) struct System {
 }
 
 impl System {
-    /// Makes what is not there yet.
+    /// Installs and makes what is not there yet.
     pub(super) fn of(arch: Arch) -> Result<Self> {
+        let Emulator { program, package, .. } = arch.emulator();
+        prerequisites::debian_packages(&[
+            (&[program, "--version"], package),
+            (&["cpio", "--version"], "cpio"),
+            (&["depmod", "--version"], "kmod"),
+        ])?;
         match arch {
-            Arch::X86_64 => Ok(Self { root: "/".into(), shared: Vec::new(), programs: None }),
+            Arch::X86_64 => {
+                prerequisites::debian_packages(&[(&["busybox", "true"], "busybox-static")])?;
+                Ok(Self { root: "/".into(), shared: Vec::new(), programs: None })
+            }
             Arch::Arm64 => {
                 let programs = build_for_arm64()?;
                 let shared = vec![repository::root(), programs::target_folder()?, nccl::cache()?];
@@ -122,12 +131,7 @@ fn debian_for_arm64() -> Result<PathBuf> {
     if folder.exists() {
         return Ok(folder);
     }
-    prerequisites::debian_packages(&[
-        (&["debootstrap", "--version"], "debootstrap"),
-        (&["qemu-system-aarch64", "--version"], "qemu-system-arm"),
-        (&["cpio", "--version"], "cpio"),
-        (&["depmod", "--version"], "kmod"),
-    ])?;
+    prerequisites::debian_packages(&[(&["debootstrap", "--version"], "debootstrap")])?;
     root::become_root("a system's files, which belong to root")?;
     let new = folder.with_extension("new");
     if new.exists() {
