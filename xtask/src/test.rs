@@ -180,8 +180,7 @@ pub(crate) fn print_skipped(skipped: &[String]) {
     }
 }
 
-/// Niceness of jobs on the bed. Their proxies spin: without it a dump of eight ranks on two processors takes
-/// half a minute.
+/// Niceness of jobs on the bed: their proxies spin, and what looks at them should not wait for a processor.
 const BED_NICE: &str = "10";
 
 /// Number of targets that are named with the time that they took.
