@@ -143,6 +143,6 @@ fn bed(after_unit: bool, tested: &mut Option<test::Tested>) -> Result<()> {
 }
 
 fn soak() -> Result<()> {
-    xtask(&["verify", "soak", "--minutes", "3"])?;
-    xtask(&["verify", "soak", "--kills", "12"])
+    xtask(&["verify", "soak", "--minutes", "2"])?;
+    xtask(&["verify", "soak", "--kills", "6"])
 }

@@ -33,7 +33,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   cargo xtask dist                         all that is released, in target/packages
-  cargo xtask dist --quick --try           as CI does: less optimised, and each tried where it is installed
+  cargo xtask dist --quick --try           as CI does: not optimised, and each tried where it is installed
   cargo xtask dist --target x86_64-unknown-linux-gnu --no-packages
   cargo xtask dist --check target/release/ncclflow    fails if it needs a glibc newer than 2.28")]
 pub(crate) struct Args {
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 
-    /// Less optimisation: takes a third of the time, for tries
+    /// No optimisation: takes a fifth of the time, for tries
     #[arg(long)]
     quick: bool,
 

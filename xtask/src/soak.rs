@@ -15,7 +15,7 @@ const LIBRARIES: [&str; 3] = ["2.24.3", "2.19.3", "2.17.1"];
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  cargo xtask verify soak --minutes 3             as CI does
+  cargo xtask verify soak --minutes 2             as CI does
   cargo xtask verify soak --minutes 600 --release a night, with the program as it is shipped
   cargo xtask verify soak --kills 200             the tracer is killed, 200 times, at any moment of a running job
 

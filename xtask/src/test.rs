@@ -111,7 +111,8 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
             .env("NCCLFLOW_SKIPS", &skips)
             .env("PYTHONPATH", &python_path)
             .env("NCCLFLOW_PYTHONS", &pythons)
-            .env("NCCLFLOW_BED_NICE", BED_NICE)
+            .env("NCCLFLOW_BED_GIVES_WAY", "1")
+            .env("RUST_TEST_THREADS", TEST_THREADS)
             .env("NCCLFLOW_TORCH_ANALYSER", &torch_analyser)
             .env("NCCLFLOW_INSPECTOR_EXPORTER", &inspector_exporter)
             .env("NCCLFLOW_PROMTOOL", &promtool);
@@ -180,11 +181,11 @@ pub(crate) fn print_skipped(skipped: &[String]) {
     }
 }
 
-/// Niceness of jobs on the bed: their proxies spin, and what looks at them should not wait for a processor.
-const BED_NICE: &str = "10";
+/// Number of tests of a target that run at once. Most of them wait most of the time.
+const TEST_THREADS: &str = "4";
 
 /// Number of targets that are named with the time that they took.
-const LONGEST: usize = 8;
+const LONGEST: usize = 20;
 
 /// Most failed tests that run again; more in one run are no accident.
 const MOST_AGAIN: usize = 4;

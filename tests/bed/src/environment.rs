@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::nodes;
 use crate::options::{Algo, Options, Proto};
@@ -77,18 +77,21 @@ fn protocol(proto: Proto) -> &'static str {
     }
 }
 
-/// Variable with the niceness of jobs.
-const NICE: &str = "NCCLFLOW_BED_NICE";
+/// Variable that asks jobs to give way.
+const GIVES_WAY: &str = "NCCLFLOW_BED_GIVES_WAY";
+/// Niceness of jobs that give way.
+const NICE: i32 = 10;
 
-/// Lets others have the processor first, where that is asked for: proxies spin, and on a machine with few
-/// processors a program that looks at them would wait for most of the time.
+/// Tells whether others have the processors first: NCCL's threads spin while they wait, and on a machine with
+/// few processors a program that looks at them would wait for most of the time.
+pub fn gives_way() -> bool {
+    std::env::var_os(GIVES_WAY).is_some_and(|value| value == "1")
+}
+
 fn give_way() -> Result<()> {
-    let Some(nice) = std::env::var_os(NICE) else { return Ok(()) };
-    let nice = nice.to_str().and_then(|nice| nice.parse().ok());
-    let nice: i32 = nice.with_context(|| format!("{NICE} is no number"))?;
     // SAFETY: it changes this process only, whose threads are all still to come.
-    if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } != 0 {
-        bail!("{NICE}: {}", std::io::Error::last_os_error());
+    if gives_way() && unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) } != 0 {
+        bail!("{GIVES_WAY}: {}", std::io::Error::last_os_error());
     }
     Ok(())
 }

@@ -41,6 +41,8 @@ mod workload;
 
 use std::process::ExitCode;
 
+pub use environment::gives_way;
+
 use clap::Parser;
 
 use crate::options::{Mode, Options};

@@ -1,5 +1,7 @@
 //! `ncclflow-bed`: see the library of this package.
 
+mod waits;
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

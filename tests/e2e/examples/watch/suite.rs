@@ -69,7 +69,9 @@ fn try_one(kind: &'static Kind, version: &str, out: &Path) -> Result<(Outcome, O
         let pids = job.bed.ready.pids.iter().enumerate();
         // A rank that is killed was watched before.
         let given = pids.filter(|(rank, _)| {
-            kind.given != Given::Without(*rank) || kind.then == Then::Signal(*rank, Signal::KILL)
+            kind.given != Given::Without(*rank)
+                || [Then::Signal(*rank, Signal::KILL), Then::SignalAtRest(*rank, Signal::KILL)]
+                    .contains(&kind.then)
         });
         let pids: Vec<String> = given.map(|(_, pid)| pid.to_string()).collect();
         let watcher =

@@ -36,6 +36,8 @@ pub enum Then {
     /// A file of this name is made in the job's folder.
     Touch(&'static str),
     Signal(usize, Signal),
+    /// The same once the job stands still: the others have ended all operations in which they need the rank.
+    SignalAtRest(usize, Signal),
     /// The cgroup of a rank, which it has for itself, is frozen.
     Freeze(usize),
     /// The cgroup of a rank may use a thousandth of a processor.

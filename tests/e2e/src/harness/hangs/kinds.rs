@@ -105,7 +105,8 @@ const FROZEN: Kind = Kind {
 
 const STARVED: Kind = Kind {
     name: "starved",
-    workload: "--iters 1000000 --sync",
+    // Only a thread that is ready to run is starved: as NCCL's are, which spin.
+    workload: "--iters 1000000 --sync --env NCCLFLOW_BED_GIVES_WAY=0",
     then: Then::Starve(1),
     expected: stuck(&["starved"], &[1]),
     says: "got no processor",
@@ -250,7 +251,7 @@ const BLOCKING_END: u32 = 31;
 const DESTROYS_WITHOUT_ONE: Kind = Kind {
     name: "destroy-without-one",
     workload: "--makes 0,1,3=destroy:0@2 --absent 2@2 --iters 4 --sync --survive",
-    then: Then::Signal(2, Signal::KILL),
+    then: Then::SignalAtRest(2, Signal::KILL),
     given: Given::Without(2),
     expected: stuck(&["gone"], &[2]),
     says: "ncclCommDestroy",

@@ -38,6 +38,30 @@ impl GpuStates {
         [("NCCLFLOW_NVML", &self.double), ("NVML_DOUBLE_STATES", &self.file)]
             .map(|(name, path)| (name.to_owned(), path.display().to_string()))
     }
+
+    /// Waits until they stand still. Returns the time since 1970 at which they did first.
+    fn rest(&self, kind: &Kind) -> Result<Duration> {
+        let begun = Instant::now();
+        let (mut last, mut since) = (Vec::new(), begun);
+        loop {
+            let now = fs::read(&self.file).context("reading what the GPUs do")?;
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+            let rests = kind.moves || since.elapsed() >= REST;
+            if rests && begun.elapsed() >= AT_LEAST {
+                let stood = since.elapsed();
+                return Ok(SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .unwrap_or_default()
+                    .saturating_sub(stood));
+            }
+            if begun.elapsed() > AT_MOST {
+                anyhow::bail!("{}: the job does not come to rest", kind.name);
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
 }
 
 /// A job of a kind.
@@ -81,6 +105,10 @@ impl Trial {
                 World::work();
                 job.signal(rank, signal)?;
             }
+            Then::SignalAtRest(rank, signal) => {
+                gpus.rest(kind)?;
+                job.signal(rank, signal)?;
+            }
             Then::Freeze(rank) | Then::Starve(rank) => {
                 World::work();
                 let pid = job.bed.ready.pids[rank];
@@ -99,26 +127,7 @@ impl Trial {
 
     /// Waits until its GPUs stand still, as the bed sees them. Returns the time since 1970 at which they did first.
     pub fn settle(&self) -> Result<Duration> {
-        let begun = Instant::now();
-        let (mut last, mut since) = (Vec::new(), begun);
-        loop {
-            let now = fs::read(&self.gpus.file).context("reading what the GPUs do")?;
-            if now != last {
-                (last, since) = (now, Instant::now());
-            }
-            let rests = self.kind.moves || since.elapsed() >= REST;
-            if rests && begun.elapsed() >= AT_LEAST {
-                let stood = since.elapsed();
-                return Ok(SystemTime::now()
-                    .duration_since(UNIX_EPOCH)
-                    .unwrap_or_default()
-                    .saturating_sub(stood));
-            }
-            if begun.elapsed() > AT_MOST {
-                anyhow::bail!("{}: the job does not come to rest", self.kind.name);
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
+        self.gpus.rest(self.kind)
     }
 
     /// Dumps the processes that this kind gives.

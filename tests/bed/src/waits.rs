@@ -1,0 +1,75 @@
+//! Functions of libc on which NCCL spins while it waits. Where jobs give way they sleep for a moment: on a
+//! machine with few processors a thread that spins keeps the one that it waits for from running, and programs
+//! that look at both.
+//!
+//! A linker exports what a shared library on its command line defines, too: so NCCL finds these before libc's.
+
+use std::{cell::Cell, ffi::c_void, sync::OnceLock, thread, time::Duration};
+
+use libc::{c_int, size_t, ssize_t};
+
+/// Calls in a row that had nothing to do, after which a thread sleeps.
+const RECEIVES: u32 = 4;
+const YIELDS: u32 = 16;
+/// Length of a sleep: a message that comes meanwhile waits for so long.
+const NAP: Duration = Duration::from_micros(20);
+
+thread_local! {
+    /// Calls in a row that had nothing to do.
+    static IDLE: Cell<u32> = const { Cell::new(0) };
+}
+
+fn gives_way() -> bool {
+    static GIVES_WAY: OnceLock<bool> = OnceLock::new();
+    *GIVES_WAY.get_or_init(ncclflow_bed::gives_way)
+}
+
+/// Sleeps if so many calls in a row had nothing to do. Returns whether it did.
+fn naps(after: u32) -> bool {
+    let idle = IDLE.get().saturating_add(1);
+    IDLE.set(idle);
+    let is_idle = idle > after && gives_way();
+    if is_idle {
+        thread::sleep(NAP);
+    }
+    is_idle
+}
+
+/// As sched_yield(2).
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn sched_yield() -> c_int {
+    if naps(YIELDS) {
+        return 0;
+    }
+    // SAFETY: it has no arguments.
+    let result = unsafe { libc::syscall(libc::SYS_sched_yield) };
+    c_int::try_from(result).unwrap_or(-1)
+}
+
+/// As recv(2).
+///
+/// # Safety
+/// `buffer` is valid for writes of `length` bytes.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn recv(
+    fd: c_int,
+    buffer: *mut c_void,
+    length: size_t,
+    flags: c_int,
+) -> ssize_t {
+    let none = std::ptr::null_mut::<c_void>();
+    // SAFETY: as the caller promises; no address of a sender is asked for.
+    let received = unsafe { libc::syscall(libc::SYS_recvfrom, fd, buffer, length, flags, none, none) };
+    // SAFETY: `errno` of this thread.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let why = unsafe { *errno };
+    if received < 0 && why == libc::EAGAIN {
+        naps(RECEIVES);
+        // SAFETY: as above. The sleep may have changed it.
+        unsafe { *errno = why };
+    } else {
+        IDLE.set(0);
+    }
+    ssize_t::try_from(received).unwrap_or(-1)
+}
