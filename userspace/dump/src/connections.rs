@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::{
     ConnectionReport, RankReport,
     comm_layout::CommLayout,
+    nics::NetDevs,
     places::{self, Places, Wanted},
     proxy::{CONNECTION, NET},
 };
@@ -37,6 +38,7 @@ pub(super) struct ConnectionLayout {
     /// Counters of a network connection's FIFO steps: `step` in its resources (src/transport/net.cc), of a
     /// sender and of a receiver.
     steps: [Option<IntField>; 2],
+    net_devs: NetDevs,
 }
 
 /// Peers by the address of their connection's `ncclProxyConnection`.
@@ -50,6 +52,7 @@ impl ConnectionLayout {
             connector: places::find(CONNECTOR, layouts)?,
             connection: places::find(CONNECTION, layouts)?,
             steps: [send_net_resources::STEP, recv_net_resources::STEP].map(|step| step.find_int(layouts)),
+            net_devs: NetDevs::new(layouts),
         })
     }
 
@@ -118,8 +121,11 @@ impl ConnectionLayout {
                 let Some(at) = at else { continue };
                 for ((direction, end), step) in self.ends.into_iter().zip(self.steps) {
                     let connector = at.saturating_add(end.offset);
-                    if let Some(steps) = self.begun_steps(memory, connector, step) {
-                        found.push(ConnectionReport { channel: channel.channel, direction, peer, steps });
+                    let Some(resources) = self.net_resources(memory, connector) else { continue };
+                    if let Some(steps) = places::read_one(memory, resources, step) {
+                        let net_dev = self.net_devs.read(memory, direction, Some(NET), Some(resources));
+                        let channel = channel.channel;
+                        found.push(ConnectionReport { channel, direction, peer, steps, net_dev });
                     }
                 }
             }
@@ -127,17 +133,15 @@ impl ConnectionLayout {
         found
     }
 
-    fn begun_steps(&self, memory: Memory<'_>, connector: u64, step: Option<IntField>) -> Option<u64> {
+    /// Returns the address of the network transport's state of a connection, if it is one of this process.
+    fn net_resources(&self, memory: Memory<'_>, connector: u64) -> Option<u64> {
         let [connection, same_process, _, connected] =
             places::read(memory, connector, self.connector).ok()?;
         if connection? == 0 || same_process == Some(0) || connected == Some(0) {
             return None;
         }
         let [_, transport, resources] = places::read(memory, connection?, self.connection).ok()?;
-        if transport != Some(NET) || resources? == 0 {
-            return None;
-        }
-        places::read_one(memory, resources?, step)
+        resources.filter(|resources| transport == Some(NET) && *resources != 0)
     }
 }
 

@@ -35,6 +35,7 @@ pub fn dump_of_forged_memory(
         let ranks = target.read_in(&space)?;
         Ok(motion::Reading { at: std::time::Instant::now(), ranks })
     });
-    let ranks = motion::over(readings.collect::<Result<Vec<_>, ReadError>>()?);
+    let mut ranks = motion::over(readings.collect::<Result<Vec<_>, ReadError>>()?);
+    target.look_at_nics(&mut ranks, &[]);
     Ok(DumpReport { hosts: vec![host_name()], ..DumpReport::judged(ranks, Vec::new()) })
 }

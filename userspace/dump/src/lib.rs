@@ -18,6 +18,7 @@ mod forged;
 mod gpus;
 pub mod history;
 mod motion;
+mod nics;
 mod of_host;
 mod open_files;
 mod own_list;
@@ -55,6 +56,7 @@ pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessRepo
 pub use flight_recorder::{RecorderDumps, recorder_dumps};
 #[doc(hidden)]
 pub use forged::dump_of_forged_memory;
+pub use nics::NicReport;
 pub use of_host::{HostNotRead, OfHost, grouped};
 pub use open_files::FewFiles;
 use owners::Owner;
@@ -79,6 +81,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
 
 use inspect::{
+    adapters::PortWatch,
     clock::now_ns,
     gpu::GpuWatch,
     host::host_name,
@@ -95,6 +98,8 @@ const MAX_READINGS: usize = 3;
 const LOOKED_AT_ONCE: usize = 8;
 /// Time that the GPUs' driver may take to answer after the last reading. A query takes some milliseconds.
 const GPU_PATIENCE: Duration = Duration::from_millis(500);
+/// Time that the driver of the network adapters may take for each of two readings.
+const PORT_PATIENCE: Duration = Duration::from_millis(300);
 
 #[derive(Clone, Debug)]
 pub enum Choice {
@@ -136,6 +141,7 @@ pub fn dump(
     let Chosen { processes, refused, denied } = chosen(choice)?;
     // Loading NVML takes a moment; the search goes on meanwhile.
     let mut gpus = GpuWatch::start();
+    let ports = PortWatch::start();
     let mut targets = process::find(processes.into_iter().map(|process| (process, None)), options, progress);
     let mut readings = take_readings(&mut targets, options, &mut gpus);
     // Last, so that it does not delay a reading.
@@ -162,7 +168,9 @@ pub fn dump(
     }
     copies::leave_out(&mut targets, &mut ranks);
     find_absent(&targets, &mut ranks);
+    let ports = ports.finish(PORT_PATIENCE).unwrap_or_default();
     for target in &mut targets {
+        target.look_at_nics(&mut ranks, &ports);
         target.look_at_job(&ranks);
     }
     process::look_at_stores(&mut targets);

@@ -86,6 +86,7 @@ mod tests {
             direction: Direction::Recv,
             peer: Some(1),
             transport: Some("NET".to_owned()),
+            net_dev: None,
             begun: true,
             nsteps: 8,
             posted: 8,

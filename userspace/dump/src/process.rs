@@ -1,6 +1,7 @@
 //! A process with its libraries, its communicators, and readings of them.
 
 use inspect::{
+    adapters::Port,
     gpu::bus_id,
     host::host_name,
     memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanReport},
@@ -27,7 +28,8 @@ use super::{
     comm_layout::CommLayout,
     communicator::{self, Communicator},
     connections::{ConnectionLayout, Peers},
-    own_list::OwnList,
+    nics::NicLayout,
+    own_list::{self, OwnList},
     pending::PendingLayout,
     places,
     proxy::{self, ProxyLayout, ProxyList, ProxyOp},
@@ -59,6 +61,7 @@ pub(super) struct Layout {
     pub(super) own_list: Option<OwnList>,
     ras_peers: Option<RasPeers>,
     set_up: SetUpLayout,
+    nics: NicLayout,
 }
 
 /// Libraries that were resolved already: several processes map the same one.
@@ -110,6 +113,7 @@ impl Libraries {
             library: Some(file.id),
             own_list: OwnList::of(&resolution),
             ras_peers: RasPeers::of(&resolution),
+            nics: NicLayout::of(&resolution.layouts, &resolution.variables),
             ..layout
         })
     }
@@ -130,6 +134,7 @@ impl Layout {
             own_list: None,
             ras_peers: None,
             set_up: SetUpLayout::new(layouts),
+            nics: NicLayout::of(layouts, &BTreeMap::new()),
         })
     }
 }
@@ -304,6 +309,21 @@ impl Target {
         if self.report.calls().any(|(_, call)| makes_communicators(call) || call == "ncclGroupEnd") {
             self.report.unanswered = super::unanswered::look(&self.process);
             self.report.few_files = super::open_files::look(&self.process);
+        }
+    }
+
+    /// Finds out over which network devices ranks of this process send. `ports`: those of the host.
+    pub(super) fn look_at_nics(&self, ranks: &mut [RankReport], ports: &[Port]) {
+        let memory = Memory::new(&self.process);
+        let mut bases = BTreeMap::new();
+        for rank in ranks.iter_mut().filter(|rank| rank.pid == self.process.pid()) {
+            let devs = rank.net_devs();
+            let found = self.found.iter().find(|found| found.address == rank.address);
+            let Some(found) = found.filter(|_| !devs.is_empty()) else { continue };
+            let library = found.layout.library;
+            let base_of = |library: LibraryId| own_list::base_of(&self.process, library);
+            let base = *bases.entry(library).or_insert_with(|| library.and_then(base_of));
+            rank.nics = found.layout.nics.read(memory, base, rank.address, &devs, ports);
         }
     }
 

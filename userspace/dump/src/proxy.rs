@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use super::{
     OpReport, ProxyListState,
+    nics::NetDevs,
     places::{self, Places, Wanted},
 };
 use inspect::memory::{Memory, ReadError};
@@ -77,6 +78,7 @@ pub(super) struct ProxyLayout {
     /// progress to, and the word there.
     send_tail: Option<(IntField, IntField)>,
     recv_head: Option<(IntField, IntField)>,
+    net_devs: NetDevs,
     state_none: u64,
     state_ready: u64,
     names: NameTables,
@@ -96,6 +98,7 @@ impl ProxyLayout {
             connection: places::find(CONNECTION, layouts)?,
             send_tail: gpu(send_net_resources::RECV_MEM, recv_mem::TAIL),
             recv_head: gpu(recv_net_resources::SEND_MEM, send_mem::HEAD),
+            net_devs: NetDevs::new(layouts),
             state_none: enums::OP_NONE.find_unsigned(layouts).unwrap_or(0),
             state_ready: enums::OP_READY.find_unsigned(layouts).unwrap_or(1),
             names: NameTables::from_layouts(layouts),
@@ -247,6 +250,7 @@ fn ops_of(
             direction,
             peer: small(rank).and_then(|_| small(peer)),
             transport: transport.and_then(transport_name).map(str::to_owned),
+            net_dev: layout.net_devs.read(memory, direction, transport, resources),
             begun,
             nsteps: nsteps.unwrap_or(0),
             posted: step(posted),

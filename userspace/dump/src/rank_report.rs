@@ -1,11 +1,11 @@
 //! Data of one rank of a communicator, a part of the schema of `--json` (docs/DUMP.md): read from memory, but
 //! for its motion.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{AbsentRank, Pending, ProcessState, RankGpu, SetUp};
+use super::{AbsentRank, NicReport, Pending, ProcessState, RankGpu, SetUp};
 use nccl_library::nccl::{Direction, NcclVersion};
 use torch_history::Noted;
 
@@ -39,6 +39,9 @@ pub struct RankReport {
     /// Network connections with the neighbours in rings and trees.
     #[serde(default)]
     pub connections: Vec<ConnectionReport>,
+    /// Network devices that the connections and the ops in flight go over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<NicReport>,
     /// Channels on which a kernel was launched that is not through with its work, by the counters that the
     /// GPU writes for the host. NCCL has them up to 2.25, and only for work that goes through its FIFO; null
     /// otherwise.
@@ -127,6 +130,12 @@ impl RankReport {
         let wanted = (channel, direction, peer);
         self.connections.iter().find(|known| (known.channel, known.direction, known.peer) == wanted)
     }
+
+    /// Returns the numbers of the network devices that connections and ops in flight go over.
+    pub(super) fn net_devs(&self) -> BTreeSet<u32> {
+        let connections = self.connections.iter().filter_map(|connection| connection.net_dev);
+        connections.chain(self.proxy.ops.iter().filter_map(|op| op.net_dev)).collect()
+    }
 }
 
 /// States that NCCL keeps of a communicator.
@@ -173,6 +182,9 @@ pub struct ConnectionReport {
     /// FIFO steps of all ops that its proxy thread has begun since it was connected. Both ends count the
     /// same, if both do the same.
     pub steps: u64,
+    /// Network device of [`RankReport::nics`] that it goes over.
+    #[serde(default)]
+    pub net_dev: Option<u32>,
 }
 
 /// Ops that the proxy thread of a rank has in flight.
@@ -219,6 +231,9 @@ pub struct OpReport {
     /// Peer; null where neither NCCL keeps it (before 2.23) nor the connection tells.
     pub peer: Option<u32>,
     pub transport: Option<String>,
+    /// Network device of [`RankReport::nics`] that it goes over.
+    #[serde(default)]
+    pub net_dev: Option<u32>,
     /// The proxy thread has begun the op; all steps are 0 before.
     pub begun: bool,
     pub nsteps: u64,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    CommunicatorReport, CopiedRank, DumpReport, LibraryReport, OpReport, ProcessId, ProcessReport,
+    CommunicatorReport, CopiedRank, DumpReport, LibraryReport, NicReport, OpReport, ProcessId, ProcessReport,
     ProcessState, PythonGroup, PythonReport, RankReport, gpus, of_host, python,
     verdict::{Kind, State, named},
 };
@@ -405,11 +405,12 @@ fn write_communicator(out: &mut String, communicator: &CommunicatorReport, is_ve
 
 fn write_rank(out: &mut String, rank: &RankReport, is_verbose: bool) -> fmt::Result {
     let mut line = format!(
-        "rank {}: process {}, node {}, GPU {}, {} channel{}",
+        "rank {}: process {}, node {}, GPU {}{}, {} channel{}",
         rank.rank,
         rank.pid,
         rank.node,
         rank.cuda_dev,
+        nics(rank),
         rank.n_channels,
         if rank.n_channels == 1 { "" } else { "s" }
     );
@@ -458,6 +459,14 @@ fn write_rank(out: &mut String, rank: &RankReport, is_verbose: bool) -> fmt::Res
         wrapped(out, remark, 4)?;
     }
     Ok(())
+}
+
+/// Names the network devices of a rank: `, NIC mlx5_0, mlx5_3`.
+fn nics(rank: &RankReport) -> String {
+    const SHOWN: usize = 4;
+    let named = rank.nics.iter().take(SHOWN).map(NicReport::label);
+    let more = if rank.nics.len() > SHOWN { " …" } else { "" };
+    if rank.nics.is_empty() { String::new() } else { format!(", NIC {}{more}", joined(named, ", ")) }
 }
 
 fn write_op(out: &mut String, op: &OpReport) -> fmt::Result {

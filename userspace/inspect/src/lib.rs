@@ -30,4 +30,6 @@ pub mod python;
 
 pub mod gpu;
 
+pub mod adapters;
+
 pub mod identity;

@@ -3,11 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use nccl_library::{
     elf::{BuildId, ElfVaddr, Image, Machine},
-    fields::{AskedBy, bootstrap_state, ras_peer, structs_of, variables_of_dump},
+    fields::{AskedBy, bootstrap_state, nets, ras_peer, structs_of, variables_of_dump},
     layouts::Layouts,
     nccl::NcclVersion,
     symbols::{LayoutSource, Request, Resolution, resolve, shipped::Table},
@@ -58,10 +61,16 @@ fn the_shipped_table_has_them_of_all_versions_that_have_them() {
         let version = library.nccl;
         let layouts = table.layouts(library).unwrap();
         assert_eq!(ras_peer_of(&layouts), declared(version), "{library:?}");
-        let has_service = (version.major, version.minor) >= (2, 24);
-        let wanted = if has_service { variables_of_dump() } else { Vec::new() };
-        let mut names: Vec<&str> = library.variables.keys().map(String::as_str).collect();
-        names.sort_by_key(|name| wanted.iter().position(|wanted| wanted == name));
+        let since = |minor| (version.major, version.minor) >= (2, minor);
+        let [global, hidden] = nets::SOCKET_DEVICES;
+        let wanted = variables_of_dump().into_iter().filter(|name| match *name {
+            name if nets::IB_DEVICES.contains(&name) => since(20),
+            name if name == global => since(32),
+            name if name == hidden => !since(32),
+            _ => since(24),
+        });
+        let wanted: BTreeSet<&str> = wanted.collect();
+        let names: BTreeSet<&str> = library.variables.keys().map(String::as_str).collect();
         assert_eq!(names, wanted, "{library:?}");
         for field in bootstrap_state::STRUCT.fields {
             assert!(field.find_int(&layouts).is_some(), "{library:?}: {field:?}");

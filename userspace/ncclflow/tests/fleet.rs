@@ -146,6 +146,7 @@ fn of_host(host: &str, number: u32, hosts: usize) -> DumpReport {
             direction: Direction::Recv,
             peer: Some(prev),
             transport: Some("NET".to_owned()),
+            net_dev: None,
             begun: true,
             nsteps: 24,
             posted: 8,

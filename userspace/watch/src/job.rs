@@ -9,11 +9,13 @@ use std::{
     time::Duration,
 };
 
+use inspect::adapters::Port;
+
 use crate::{
     communicator::{CommState, RankState},
     event::{AlertKind, CommOfEvent, Culprit, EventBody, EventType, JobOfEvent, JobRates},
     look::Look,
-    reading::{CommKey, GpuState, PortState, ProcessInfo, ProcessorGrowths},
+    reading::{CommKey, GpuState, ProcessInfo, ProcessorGrowths},
     settings::Settings,
     slow::Slowness,
     slower::Pace,
@@ -328,7 +330,7 @@ impl Job {
 #[derive(Debug)]
 pub(crate) struct HostState<'a> {
     pub(crate) gpus: &'a [GpuState],
-    pub(crate) ports: Option<&'a [PortState]>,
+    pub(crate) ports: Option<&'a [Port]>,
     pub(crate) processors: &'a ProcessorGrowths,
 }
 

@@ -31,7 +31,7 @@ pub use exec::SERVICE_VARIABLES;
 pub use look::Look;
 pub use phase::Phase;
 pub use reading::{
-    CommKey, GpuState, HostReading, PortState, ProcessInfo, ProcessKey, ProcessReading, RankCounts, RankInfo,
+    CommKey, GpuState, HostReading, ProcessInfo, ProcessKey, ProcessReading, RankCounts, RankInfo,
     RankReading, Steps,
 };
 pub use run::{Observer, OwnState, WatchOptions, watch};

@@ -1,33 +1,28 @@
-//! Ports of network adapters for RDMA, as the kernel tells their state. A driver that asks its adapter may not
-//! answer, so a thread reads them, which can be lost; nobody waits for it.
+//! Ports of network adapters for RDMA, read again and again by a thread that can be lost; nobody waits for it.
 
 use std::{
-    fs, io,
+    io,
     path::Path,
     sync::mpsc::{self, Receiver, SyncSender},
     thread,
     time::{Duration, Instant},
 };
 
-use inspect::{privileges, process::read_text};
+use inspect::{
+    adapters::{self, ADAPTERS, Port},
+    privileges,
+};
 use rustix::thread::CapabilitySet;
 
-use crate::reading::PortState;
-
-/// Adapters of the kernel (Documentation/ABI/stable/sysfs-class-infiniband).
-const ADAPTERS: &str = "/sys/class/infiniband";
 /// Time between two readings.
 const PERIOD: Duration = Duration::from_secs(2);
 /// Time without a reading after which the thread is said to be lost.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Most adapters, and most ports of one.
-const MAX_ADAPTERS: usize = 256;
-const MAX_PORTS: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Ports {
-    readings: Receiver<Vec<PortState>>,
-    latest: Option<Vec<PortState>>,
+    readings: Receiver<Vec<Port>>,
+    latest: Option<Vec<Port>>,
     at: Instant,
 }
 
@@ -46,7 +41,7 @@ impl Ports {
     }
 
     /// Returns the latest reading. `None`: there is none, or none for long.
-    pub(crate) fn latest(&mut self) -> Option<Vec<PortState>> {
+    pub(crate) fn latest(&mut self) -> Option<Vec<Port>> {
         while let Ok(reading) = self.readings.try_recv() {
             (self.latest, self.at) = (Some(reading), Instant::now());
         }
@@ -60,53 +55,8 @@ impl Ports {
 }
 
 /// Reads on until nobody listens.
-fn read_on(adapters: &Path, tell: &SyncSender<Vec<PortState>>) {
-    while tell.send(read(adapters)).is_ok() {
+fn read_on(adapters: &Path, tell: &SyncSender<Vec<Port>>) {
+    while tell.send(adapters::read(adapters, false)).is_ok() {
         thread::sleep(PERIOD);
-    }
-}
-
-/// Reads the state of all ports. A host without adapters has none.
-fn read(adapters: &Path) -> Vec<PortState> {
-    let names = |folder: &Path, most: usize| -> Vec<String> {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        let mut names: Vec<String> =
-            entries.filter_map(|entry| entry.file_name().into_string().ok()).take(most).collect();
-        names.sort();
-        names
-    };
-    let mut found = Vec::new();
-    for adapter in names(adapters, MAX_ADAPTERS) {
-        let ports = adapters.join(&adapter).join("ports");
-        for port in names(&ports, MAX_PORTS) {
-            // `4: ACTIVE`
-            let text = read_text(ports.join(&port).join("state")).unwrap_or_default();
-            if let Some((_, state)) = text.trim().split_once(": ") {
-                found.push(PortState { name: format!("{adapter}:{port}"), state: state.to_owned() });
-            }
-        }
-    }
-    found
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Texts of Linux 6.8 with ConnectX-7.
-    #[test]
-    fn states_of_all_ports_are_read_and_what_is_none_is_left_out() {
-        let root = tempfile::tempdir().unwrap();
-        let make = |port: &str, state: &str| {
-            let folder = root.path().join(port);
-            fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join("state"), state).unwrap();
-        };
-        make("mlx5_1/ports/1", "1: DOWN\n");
-        make("mlx5_0/ports/1", "4: ACTIVE\n");
-        make("mlx5_0/ports/2", "nonsense\n");
-        let port = |name: &str, state: &str| PortState { name: name.to_owned(), state: state.to_owned() };
-        assert_eq!(read(root.path()), [port("mlx5_0:1", "ACTIVE"), port("mlx5_1:1", "DOWN")]);
-        assert_eq!(read(Path::new("/nonexistent")), []);
     }
 }

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use dump::watched::{Counts, Growth};
 use flow::schema::GpuRow;
+use inspect::adapters::Port;
 
 /// Properties that the ranks of a communicator have in common. A tenant can write any hash into its own
 /// memory, so the user belongs to it.
@@ -95,21 +96,12 @@ pub struct ProcessReading {
 /// Processor time of the processes that were looked at.
 pub(crate) type ProcessorGrowths = BTreeMap<ProcessKey, Growth>;
 
-/// A port of a network adapter for RDMA at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PortState {
-    /// Adapter and port, as NCCL names them: `mlx5_0:1`.
-    pub name: String,
-    /// `ACTIVE`, `DOWN`, and so on.
-    pub state: String,
-}
-
 /// What is read beside processes.
 #[derive(Clone, Debug, Default)]
 pub struct HostReading {
     pub gpus: Vec<GpuState>,
     /// Ports of adapters; `None` while they do not let themselves be read.
-    pub ports: Option<Vec<PortState>>,
+    pub ports: Option<Vec<Port>>,
 }
 
 /// A GPU at one moment.

@@ -30,6 +30,7 @@ mod left;
 mod lines;
 mod moving;
 mod never_match;
+mod nic;
 mod not_joined;
 mod not_judged;
 mod noted;
@@ -123,6 +124,8 @@ pub enum Kind {
     Failed,
     /// A GPU has stopped with an error (Xid).
     GpuError,
+    /// Ops of the culprits go over a network adapter that has no link.
+    LinkDown,
 }
 
 impl Kind {
@@ -175,6 +178,7 @@ impl Kind {
                     .to_owned()
             }
             Self::Failed => "look into the logs of these ranks, with NCCL_DEBUG=WARN at the next start".to_owned(),
+            Self::LinkDown => "look at the adapter, its cable and the switch: ibstat, mlxlink, `dmesg -T`".to_owned(),
             Self::GpuError => "take the GPU out of use; NVIDIA's catalogue of Xids says what each asks for".to_owned(),
         }
     }
@@ -259,6 +263,7 @@ const RULES: &[Rule] = &[
     // An aborted communicator that moves is shutting down.
     |case| failed::failed(case, true),
     gpu_work::gpu_error,
+    nic::link_down,
     in_flight::in_flight,
     // From here on no rank has an op in flight.
     not_judged::ops_unreadable,
@@ -288,6 +293,7 @@ fn judge_beside(
     let mut verdict = waiting::or_stuck(&case, verdict);
     case.explain_halted(&mut verdict);
     lines::add(&case, &mut verdict);
+    nic::add(&case, &mut verdict);
     known_bugs::add(&case, &mut verdict);
     verdict
 }

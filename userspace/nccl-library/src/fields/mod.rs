@@ -10,6 +10,7 @@ pub mod enums;
 mod field_ref;
 mod int;
 mod launches;
+pub mod nets;
 pub mod ras;
 mod structs;
 mod versions;
@@ -39,7 +40,7 @@ pub fn structs() -> impl Iterator<Item = &'static StructRef> {
 
 /// Variables that only `ncclflow dump` reads.
 pub fn variables_of_dump() -> Vec<&'static str> {
-    [ras::COMMUNICATORS.as_slice(), &ras::PEERS].concat()
+    [ras::COMMUNICATORS.as_slice(), &ras::PEERS, &nets::SOCKET_DEVICES, &nets::IB_DEVICES].concat()
 }
 
 /// Returns all fields that ncclflow uses.

@@ -6,8 +6,9 @@ use super::{HostState, Job, Steps, Turn, of_comm, of_rank};
 use crate::{
     communicator::{CommState, Life},
     event::{AlertKind, Culprit, EventBody},
-    reading::{CommKey, PortState},
+    reading::CommKey,
 };
+use inspect::adapters::Port;
 
 /// Time after which an error of a GPU is over, if there is no other.
 const XID_LASTS: Duration = Duration::from_mins(1);
@@ -19,9 +20,6 @@ const MISSED_AFTER: Duration = Duration::from_mins(1);
 const OF_A_PEER: &str = "ncclRemoteError";
 /// Time for which a port is up again before its error is over.
 const PORT_LASTS: Duration = Duration::from_secs(10);
-/// State of a port that carries messages (include/rdma/ib_verbs.h, `IB_PORT_ACTIVE`), and of one that does
-/// for now.
-const UP: [&str; 2] = ["ACTIVE", "ACTIVE_DEFER"];
 /// Maximum number of errors of a job that are open at a time.
 const MAX_ERRORS: usize = 64;
 
@@ -102,16 +100,15 @@ impl Job {
 
     /// Looks for ports that were up, and are not. Which one a communicator uses is not known, so only of jobs
     /// with ranks on other hosts, and no rank is named.
-    fn watch_ports(&mut self, ports: Option<&[PortState]>, turn: &mut Turn<'_>, steps: &mut Steps) {
+    fn watch_ports(&mut self, ports: Option<&[Port]>, turn: &mut Turn<'_>, steps: &mut Steps) {
         let Some(ports) = ports else { return };
         let is_far = |state: &&&CommState| (state.here().count() as u64) < u64::from(state.key.n_ranks);
         let far = turn.comms.iter().filter(is_far).max_by_key(|state| state.key.n_ranks);
-        let is_up = |port: &&PortState| UP.contains(&port.state.as_str());
-        self.ports_up.extend(ports.iter().filter(is_up).map(|port| port.name.clone()));
+        self.ports_up.extend(ports.iter().filter(|port| port.is_up()).map(Port::name));
         let Some(state) = far else { return };
         for name in self.ports_up.clone() {
-            let found = ports.iter().find(|port| port.name == name);
-            if found.as_ref().is_some_and(is_up) {
+            let found = ports.iter().find(|port| port.name() == name);
+            if found.is_some_and(Port::is_up) {
                 continue;
             }
             let how = found.map_or("is not there any more", |port| port.state.as_str());

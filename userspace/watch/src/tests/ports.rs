@@ -2,9 +2,13 @@
 
 use super::*;
 
-fn ports(states: [&str; 2]) -> Vec<PortState> {
-    let port =
-        |(number, state): (u32, &str)| PortState { name: format!("mlx5_{number}:1"), state: state.into() };
+fn ports(states: [&str; 2]) -> Vec<Port> {
+    let port = |(number, state): (u32, &str)| Port {
+        adapter: format!("mlx5_{number}"),
+        port: 1,
+        state: state.into(),
+        ..Port::default()
+    };
     (0..).zip(states).map(port).collect()
 }
 

@@ -12,7 +12,13 @@ use nccl_library::nccl::Direction;
 fn on_network(number: u32, ops: Vec<OpReport>) -> RankReport {
     let mut rank = rank(number, 5, ops);
     for (direction, peer) in [(Direction::Send, number + 1), (Direction::Recv, number + N - 1)] {
-        rank.connections.push(ConnectionReport { channel: 0, direction, peer: peer % N, steps: 8 });
+        rank.connections.push(ConnectionReport {
+            channel: 0,
+            direction,
+            peer: peer % N,
+            steps: 8,
+            net_dev: None,
+        });
     }
     rank
 }

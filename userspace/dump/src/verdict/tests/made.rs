@@ -28,6 +28,7 @@ pub(in crate::verdict) fn op(direction: Direction, peer: u32, count: u64) -> OpR
         direction,
         peer: Some(peer),
         transport: Some("NET".to_owned()),
+        net_dev: None,
         begun: true,
         nsteps: 24,
         posted: 8,
@@ -137,7 +138,13 @@ pub(in crate::verdict) fn check(
 
 /// The connections of a rank in a ring over all, with the steps begun from and to its neighbours.
 pub(in crate::verdict) fn connected(mut rank: RankReport, from: u64, to: u64) -> RankReport {
-    let end = |direction, peer, steps| ConnectionReport { channel: 0, direction, peer: peer % N, steps };
+    let end = |direction, peer, steps| ConnectionReport {
+        channel: 0,
+        direction,
+        peer: peer % N,
+        steps,
+        net_dev: None,
+    };
     rank.connections =
         vec![end(Direction::Recv, rank.rank + N - 1, from), end(Direction::Send, rank.rank + 1, to)];
     rank
