@@ -398,7 +398,7 @@ fields! {
         /// Pointer to the `ncclRecvMem`.
         RECV_MEM = "recvMem" since "2.19";
         /// Number of the network device, as the network plugin counts them.
-        NET_DEV = "netDev" since "2.16.5";
+        NET_DEV = "netDev" since "2.19";
     }
 
     /// `ncclWorkElem`: a collective's.
@@ -431,7 +431,7 @@ fields! {
         STEP = "step" since "2.19";
         /// Pointer to the `ncclSendMem`.
         SEND_MEM = "sendMem" since "2.19";
-        NET_DEV = "netDev" since "2.16.5";
+        NET_DEV = "netDev" since "2.19";
     }
 
     /// Network device of NCCL's own plugin for InfiniBand and RoCE: one adapter's port, or several as one
