@@ -112,7 +112,6 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
             .env("PYTHONPATH", &python_path)
             .env("NCCLFLOW_PYTHONS", &pythons)
             .env("NCCLFLOW_BED_GIVES_WAY", "1")
-            .env("RUST_TEST_THREADS", TEST_THREADS)
             .env("NCCLFLOW_TORCH_ANALYSER", &torch_analyser)
             .env("NCCLFLOW_INSPECTOR_EXPORTER", &inspector_exporter)
             .env("NCCLFLOW_PROMTOOL", &promtool);
@@ -180,9 +179,6 @@ pub(crate) fn print_skipped(skipped: &[String]) {
         println!("  {line}");
     }
 }
-
-/// Number of tests of a target that run at once. Most of them wait most of the time.
-const TEST_THREADS: &str = "4";
 
 /// Number of targets that are named with the time that they took.
 const LONGEST: usize = 20;

@@ -6,7 +6,10 @@
 use ncclflow_e2e::{
     api_trace::ApiTrace,
     compare,
-    harness::{job::VERSIONS, prelude::*},
+    harness::{
+        job::{VERSIONS, libraries},
+        prelude::*,
+    },
 };
 
 /// Every operation, of 4,096 bytes on three ranks.
@@ -35,7 +38,7 @@ fn hits(session: &Value) -> BTreeMap<&str, u64> {
 /// Ranks as threads and as processes, one communicator and two, groups and none.
 #[test]
 fn every_call_is_there_as_nccl_logs_it() {
-    for version in VERSIONS {
+    for version in libraries() {
         for mode in [THREADS, PROCESSES] {
             let Some((world, trace)) = run(version, "", &format!("{COMMON} {mode}")) else { return };
             let log = world.log();
@@ -105,7 +108,7 @@ fn cached_layouts_give_the_same_calls() {
 #[test]
 fn calls_that_nccl_refuses_are_told() {
     let workload = "--ops allreduce --bytes 4096 --mode processes --invalid-calls";
-    for version in VERSIONS {
+    for version in libraries() {
         let Some((world, trace)) = run(version, "", workload) else { return };
         assert_eq!(trace.ranks.len(), 2);
         for rank in &trace.ranks {

@@ -6,7 +6,7 @@
 use ncclflow_e2e::{
     api_trace::ApiTrace,
     compare,
-    harness::{job::VERSIONS, prelude::*, stripped},
+    harness::{job::libraries, prelude::*, stripped},
 };
 
 const THREADS: &str = "--mode threads --comms 2 --group 3";
@@ -42,7 +42,7 @@ fn check_library(library: &Value) {
 /// Ranks as threads and as processes, one communicator and two, groups and none.
 #[test]
 fn every_call_has_its_arguments() {
-    for version in VERSIONS {
+    for version in libraries() {
         for mode in [THREADS, PROCESSES] {
             let Some(mut world) = world(version, &format!("{CALLS} {mode}")) else { return };
             let (said, trace) = record(&mut world, "");
@@ -63,7 +63,7 @@ fn every_call_has_its_arguments() {
 /// Results and host times, and calls that NCCL refuses.
 #[test]
 fn every_return_is_there_as_the_program_saw_it() {
-    for version in VERSIONS {
+    for version in libraries() {
         let Some(mut world) = world(version, &format!("{CALLS} {THREADS} --invalid-calls")) else { return };
         let (_, trace) = record(&mut world, "--returns");
         let session = world.session();

@@ -5,7 +5,7 @@
 
 use ncclflow_e2e::harness::{
     dumper::{Dump, DumpedCommunicator},
-    job::{Shape, VERSIONS, check_culprit},
+    job::{Shape, VERSIONS, check_culprit, libraries},
     prelude::*,
     processes::{children_of, resident_bytes},
 };
@@ -199,7 +199,7 @@ fn has_proxy(dump: &Dump) -> bool {
 /// Ranks that wait inside a call of NCCL: no op is in flight, and the job does not wait elsewhere.
 #[test]
 fn a_thread_inside_a_call_is_named_with_its_call() {
-    for version in VERSIONS {
+    for version in libraries() {
         let workload = "--absent 1@0 --iters 6 --ops sendrecv";
         let Some(job) = World::going(version, SMALL_PROCESSES, workload).unwrap() else { return };
         let call = "ncclGroupEnd (thread";

@@ -5,7 +5,7 @@
 
 use ncclflow_e2e::{
     harness::{
-        job::VERSIONS,
+        job::{VERSIONS, libraries},
         prelude::*,
         scrape::{self, Sample},
         top::Top,
@@ -37,7 +37,7 @@ fn moved(job: &World) -> BTreeMap<(i32, String, i32), u64> {
 
 #[test]
 fn top_counts_the_ops_and_bytes_that_the_program_asked_for() {
-    for version in VERSIONS {
+    for version in libraries() {
         for level in ["api", "flow", "steps"] {
             let Some(mut job) = waiting_job(version, "") else { return };
             let options = ["-i", "300", "--level", level];
@@ -154,7 +154,7 @@ fn metrics_agree_with_the_program_and_are_open_metrics() {
     if !scrape::can_parse() {
         return;
     }
-    for version in VERSIONS {
+    for version in libraries() {
         let Some(mut job) = waiting_job(version, "--hold-file {}/hold") else { return };
         let recorder = job.record("--level steps --metrics 0");
         let address = recorder.metrics_address().unwrap();

@@ -5,7 +5,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use ncclflow_e2e::harness::{
-    job::VERSIONS,
+    job::libraries,
     prelude::*,
     privileges::{NOBODY, has_setpriv, with_capabilities},
     processes::status_field,
@@ -44,7 +44,7 @@ fn communicators(report: &Value, bed: &Bed) -> BTreeMap<u64, Value> {
 /// makes them.
 #[test]
 fn ps_shows_nccl_s_own_count_of_collectives_and_whether_it_grows() {
-    for version in VERSIONS {
+    for version in libraries() {
         let fixed = "--mode processes --ranks 2 --bytes 4096 --sync --channels 1 --hold-file {}/hold";
         let workload = format!("{fixed} --iters {ITERATIONS} --ops allreduce,allgather,sendrecv");
         let Some(mut job) = World::start(version, &workload) else { return };
@@ -109,7 +109,7 @@ fn ps_shows_nccl_s_own_count_of_collectives_and_whether_it_grows() {
 /// number.
 #[test]
 fn each_communicator_of_a_process_has_its_own_number() {
-    for version in VERSIONS {
+    for version in libraries() {
         // Operations take turns: of five, the first communicator gets three and the second two.
         let workload = "--ranks 2 --comms 2 --iters 5 --bytes 4096 --sync --channels 1 --hold-file {}/hold";
         let Some(mut job) = World::start(version, workload) else { return };

@@ -1,6 +1,7 @@
 //! A job on the bed that hangs, or does not, for a reason that the test knows; and dumps of it.
 
 use std::{
+    panic::Location,
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -15,6 +16,14 @@ use test_support::{eventually, is_long};
 
 /// The libraries that the tests run: one for each era of NCCL's structs and each major version of CUDA.
 pub const VERSIONS: [&str; 4] = ["2.21.5-cu12", "2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
+
+/// Two of the libraries, others at another line of a test; with `NCCLFLOW_LONG=1` all.
+#[track_caller]
+pub fn libraries() -> Vec<&'static str> {
+    let first = Location::caller().line() as usize % 2;
+    if is_long() { VERSIONS.to_vec() } else { VERSIONS.into_iter().skip(first).step_by(2).collect() }
+}
+
 /// Long enough for every rank to come to rest after the last one moved, on a slow machine with few cores.
 const SETTLE: Duration = Duration::from_secs(45);
 /// The wait ends after so many dumps in a row that neither say `stuck` nor see anything move.
