@@ -2,7 +2,10 @@
 
 use std::io::{self, Write};
 
-use flow::{schema::Outcome, text::spaced_seconds};
+use flow::{
+    schema::Outcome,
+    text::{counted, spaced_seconds},
+};
 
 use super::communicator_check::{CheckReport, CommunicatorCheck, JobPart, SLOWNESS};
 use crate::slow::RankWaits;
@@ -84,11 +87,6 @@ pub fn write_check(report: &CheckReport, is_verbose: bool, out: &mut dyn Write) 
         }
     }
     report.notes.iter().try_for_each(|note| writeln!(out, "{note}"))
-}
-
-/// `1 rank`, `2 ranks`.
-pub(super) fn counted(number: usize, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
 /// Returns a note on ranks that were not recorded, where nothing was found.

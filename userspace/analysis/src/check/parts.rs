@@ -54,7 +54,7 @@ impl Window {
 pub(super) fn parts(folders: &[PathBuf]) -> Result<Vec<Part>> {
     let (mut plain, mut groups) = (Vec::new(), Vec::<Vec<Window>>::new());
     for folder in folders {
-        let dir = OutputDir::open(folder)?;
+        let dir = OutputDir::open_to_read(folder)?;
         let names = window_folders(&dir)?;
         if names.is_empty() {
             plain.extend(recordings_in(folder)?);

@@ -7,14 +7,11 @@ use std::{
 
 use flow::{
     schema::{LinkRow, Wait},
-    text::{bytes, column_widths, spaced_seconds},
+    text::{bytes, column_widths, counted, spaced_seconds},
 };
 use nccl_library::nccl::Direction;
 
-use super::{
-    check_text::counted,
-    summary::{RankReport, SummaryReport},
-};
+use super::summary::{RankReport, SummaryReport};
 
 /// Most links of a rank that are shown, those with most bytes; with `-v` all.
 const MAX_LINKS: usize = 16;

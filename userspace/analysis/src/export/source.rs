@@ -139,7 +139,7 @@ pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>> {
 /// # Errors
 /// If none has one, or a folder cannot be read.
 pub fn recordings_in(path: &Path) -> Result<Vec<PathBuf>> {
-    let dir = OutputDir::open(path)?;
+    let dir = OutputDir::open_to_read(path)?;
     if has_recording(&dir)? {
         return Ok(vec![path.to_path_buf()]);
     }

@@ -78,6 +78,11 @@ fn digits(value: f64, unit: &str) -> String {
     }
 }
 
+/// Counts things: `1 rank`, `2 ranks`.
+pub fn counted(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -125,7 +125,7 @@ const AFTER_NS: u64 = 2_000_000_000;
 impl RecordedSession {
     /// Opens the folder of a session, of a window or of a recording itself.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::open_dir(OutputDir::open(path)?)
+        Self::open_dir(OutputDir::open_to_read(path)?)
     }
 
     /// Opens the recording in this folder, or in its subfolder of that name.

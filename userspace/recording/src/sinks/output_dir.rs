@@ -122,6 +122,15 @@ impl OutputDir {
         Ok(Self { path: path.to_path_buf(), fd, is_new: false, account: None })
     }
 
+    /// Opens a folder that a user has named, to read it. A link in its place is followed, as the user made it
+    /// or chose it: `latest` of a job's recordings. Links inside are not.
+    pub fn open_to_read(path: &Path) -> Result<Self> {
+        let flags = DIR_FLAGS.difference(OFlags::NOFOLLOW);
+        let fd = openat(CWD, path, flags, Mode::empty())
+            .with_context(|| format!("cannot open the folder `{}`", path.display()))?;
+        Ok(Self { path: path.to_path_buf(), fd, is_new: false, account: None })
+    }
+
     /// Limits what is written to this folder, through this handle and those opened from it, to `limit` bytes
     /// on disk. `compress`: room is kept to compress files at the end.
     pub fn limited(self, limit: u64, compress: bool) -> io::Result<Self> {

@@ -18,7 +18,7 @@ mod trace_file;
 use flow::{
     schema::{ApiCall, Op, RankKey},
     session::{LibraryReport, ProbeStrategy, SessionReport},
-    text::joined,
+    text::{self, joined},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -314,9 +314,9 @@ impl Chakra {
         let Totals { nodes, joins, .. } = self.totals;
         let totals = &self.totals;
         let mut notes = vec![format!(
-            "{nodes} nodes of {} ranks, {joins} of them only join the ends of others, {} groups",
-            self.ranks.len(),
-            self.groups.len()
+            "{nodes} nodes of {}, {joins} of them only join the ends of others, {}",
+            text::counted(self.ranks.len(), "rank"),
+            text::counted(self.groups.len(), "group")
         )];
         if self.compute.is_empty() {
             notes.push("there are no nodes for what is computed between them: --kineto adds them".to_owned());

@@ -16,6 +16,11 @@ fn new_and_empty_folders_are_taken_and_full_ones_and_links_are_not() {
     let link = parent.path().join("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
     assert!(OutputDir::open(&link).is_err());
+    // Who reads it has made the link, or chosen it; one inside is not followed.
+    let read = OutputDir::open_to_read(&link).unwrap();
+    assert_eq!(read.names().unwrap(), ["a"]);
+    std::os::unix::fs::symlink(parent.path(), path.join("inside")).unwrap();
+    assert!(read.open_subfolder("inside").is_err());
     assert!(
         OutputDir::create(&parent.path().join("a/../no/such"))
             .unwrap_err()
