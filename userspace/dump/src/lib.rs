@@ -56,7 +56,7 @@ pub use dump_report::{CommunicatorReport, DumpReport, LibraryReport, ProcessRepo
 pub use flight_recorder::{RecorderDumps, recorder_dumps};
 #[doc(hidden)]
 pub use forged::dump_of_forged_memory;
-pub use nics::NicReport;
+pub use nics::{NicReader, NicReport};
 pub use of_host::{HostNotRead, OfHost, grouped};
 pub use open_files::FewFiles;
 use owners::Owner;

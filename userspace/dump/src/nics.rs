@@ -9,16 +9,29 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::places::{self, Places, Wanted};
-use inspect::{adapters::Port, memory::Memory, process::printable};
+use super::{
+    ConnectionReport, RankReport,
+    comm_layout::CommLayout,
+    communicator,
+    connections::ConnectionLayout,
+    places::{self, Places, Wanted},
+};
+use flow::{identity::CommunicatorFacts, schema::NicRow};
+use inspect::{
+    adapters::Port,
+    memory::{AddressSpace, Memory},
+    process::{Process, maps::Mapping, printable},
+    resolver,
+};
 use nccl_library::{
-    elf::{ElfVaddr, RuntimeAddr},
+    elf::{ElfVaddr, FileOffset, RuntimeAddr},
     fields::{
         ArrayField, FieldRef, IntField, StructRef, comm, ib_merged_dev, net_socket_dev, nets,
         recv_net_resources, send_net_resources, topo_node, topo_node_set, topo_system,
     },
     layouts::Layouts,
     nccl::Direction,
+    symbols::Resolution,
 };
 
 /// Bound of the number of network devices of a host.
@@ -145,17 +158,19 @@ impl NicLayout {
         }
     }
 
-    /// Reads what the communicator at `comm` has of these devices. `base`: where the library is mapped;
+    /// Reads what the communicator at `comm` has of these devices. `mappings`: those of its process;
     /// `ports`: the host's.
     pub(super) fn read(
         &self,
         memory: Memory<'_>,
-        base: Option<u64>,
+        mappings: &[Mapping],
         comm: u64,
         devs: &BTreeSet<u32>,
         ports: &[Port],
     ) -> Vec<NicReport> {
         let [plugin, topology] = places::read(memory, comm, self.comm).unwrap_or_default();
+        // The plugin is a variable of the library, as its table of devices is.
+        let base = plugin.and_then(|at| base_of(mappings, at));
         let plugin = plugin.filter(|at| *at != 0).and_then(|at| plugin_name(memory, at));
         let guids = topology.zip(self.topology).and_then(|(at, layout)| layout.guids(memory, at));
         let guids = guids.unwrap_or_default();
@@ -182,6 +197,66 @@ impl NicLayout {
         let (offset, length) = table.name;
         let device = base?.checked_add(table.variable.0)?.checked_add(u64::from(dev) * table.size)?;
         text(&memory.bytes(RuntimeAddr(device.checked_add(offset)?), length).ok()?)
+    }
+}
+
+/// Reader of the network devices of communicators, for one library.
+#[derive(Debug)]
+pub struct NicReader {
+    comm: CommLayout,
+    connections: ConnectionLayout,
+    nics: NicLayout,
+}
+
+impl NicReader {
+    /// Makes it of what a dump asks of a library; `None` where its layouts lack what it takes.
+    pub fn of(resolution: &Resolution) -> Option<Self> {
+        let layouts = &resolution.layouts;
+        Some(Self {
+            comm: CommLayout::new(layouts, resolution.nccl_version).ok()?,
+            connections: ConnectionLayout::new(layouts).ok()?,
+            nics: NicLayout::of(layouts, &resolution.variables),
+        })
+    }
+
+    /// Reads the devices of the communicator at this address, and which channels go over each. There are none
+    /// where another communicator is there, or none, or it has no connection over a network.
+    pub fn read(&self, process: &Process, address: u64, facts: &CommunicatorFacts) -> Vec<NicRow> {
+        let memory = Memory::new(process);
+        let Ok(mappings) = resolver::maps(process.pid()) else { return Vec::new() };
+        let space = AddressSpace::of(&mappings);
+        let found = communicator::read(memory, &self.comm, &space, address).ok();
+        let is_it = |report: &RankReport| {
+            report.comm_hash == facts.comm_hash && i32::try_from(report.rank) == Ok(facts.rank)
+        };
+        let Some(found) = found.filter(|found| is_it(&found.report)) else { return Vec::new() };
+        let connections = self.connections.of_neighbours(memory, &self.comm, &found.report);
+        let devs: BTreeSet<u32> = connections.iter().filter_map(|connection| connection.net_dev).collect();
+        if devs.is_empty() {
+            return Vec::new();
+        }
+        let nics = self.nics.read(memory, &mappings, address, &devs, &[]);
+        nics.into_iter().map(|nic| nic.row(&connections)).collect()
+    }
+}
+
+impl NicReport {
+    /// Makes its row of a recording.
+    fn row(self, connections: &[ConnectionReport]) -> NicRow {
+        let channels = |direction: Direction| {
+            let mut by_peer = BTreeMap::<i32, Vec<u32>>::new();
+            let own = connections.iter().filter(|connection| {
+                (connection.direction, connection.net_dev) == (direction, Some(self.dev))
+            });
+            for connection in own {
+                if let Ok(peer) = i32::try_from(connection.peer) {
+                    by_peer.entry(peer).or_default().push(connection.channel);
+                }
+            }
+            by_peer
+        };
+        let (sends, receives) = (channels(Direction::Send), channels(Direction::Recv));
+        NicRow { dev: self.dev, net: self.net, name: self.name, guid: self.guid, sends, receives }
     }
 }
 
@@ -215,6 +290,17 @@ impl TopologyLayout {
         }
         Some(guids)
     }
+}
+
+/// Returns where the beginning of the file is mapped that is mapped at this address, if that is one place.
+fn base_of(mappings: &[Mapping], at: u64) -> Option<u64> {
+    let has = |mapping: &&Mapping| (mapping.start.0..mapping.end.0).contains(&at) && mapping.inode != 0;
+    let own = mappings.iter().find(has)?;
+    let is_begin = |mapping: &&Mapping| {
+        (mapping.device, mapping.inode, mapping.file_offset) == (own.device, own.inode, FileOffset(0))
+    };
+    let mut begins = mappings.iter().filter(is_begin);
+    begins.next().filter(|_| begins.next().is_none()).map(|first| first.start.0)
 }
 
 /// Reads the name of a network plugin, to which the first field of it points.

@@ -29,7 +29,7 @@ use super::{
     communicator::{self, Communicator},
     connections::{ConnectionLayout, Peers},
     nics::NicLayout,
-    own_list::{self, OwnList},
+    own_list::OwnList,
     pending::PendingLayout,
     places,
     proxy::{self, ProxyLayout, ProxyList, ProxyOp},
@@ -315,15 +315,14 @@ impl Target {
     /// Finds out over which network devices ranks of this process send. `ports`: those of the host.
     pub(super) fn look_at_nics(&self, ranks: &mut [RankReport], ports: &[Port]) {
         let memory = Memory::new(&self.process);
-        let mut bases = BTreeMap::new();
+        let mut mappings = None;
         for rank in ranks.iter_mut().filter(|rank| rank.pid == self.process.pid()) {
             let devs = rank.net_devs();
             let found = self.found.iter().find(|found| found.address == rank.address);
             let Some(found) = found.filter(|_| !devs.is_empty()) else { continue };
-            let library = found.layout.library;
-            let base_of = |library: LibraryId| own_list::base_of(&self.process, library);
-            let base = *bases.entry(library).or_insert_with(|| library.and_then(base_of));
-            rank.nics = found.layout.nics.read(memory, base, rank.address, &devs, ports);
+            let mappings =
+                mappings.get_or_insert_with(|| resolver::maps(self.process.pid()).unwrap_or_default());
+            rank.nics = found.layout.nics.read(memory, mappings, rank.address, &devs, ports);
         }
     }
 

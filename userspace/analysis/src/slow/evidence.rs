@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use flow::{schema::NicRow, text};
+
 use super::{
     activity::{Activity, Mean, Measure},
     change::Slowdown,
@@ -102,6 +104,8 @@ pub(super) struct MeasuredLink {
     pub(super) typical_ns: u64,
     /// Error of that, by the clocks of two hosts; 0 on one host.
     pub(super) error_ns: u64,
+    /// Network devices that it goes over, as far as they are known: `mlx5_0 of node3 → mlx5_3 of node17`.
+    pub(super) nics: Option<String>,
 }
 
 /// A member of a folder.
@@ -117,6 +121,21 @@ struct Joined<'a> {
     hosts: Vec<Hosts<'a>>,
     /// Messages between hosts.
     between: &'a [Between],
+}
+
+impl Joined<'_> {
+    /// Names the network devices at both ends of a link, as far as they are known, with their hosts.
+    fn nics(&self, (from, to): (i32, i32)) -> Option<String> {
+        let end = |rank: i32, peer: i32, channels: fn(&NicRow) -> &BTreeMap<i32, Vec<u32>>| {
+            let (host, nics) = self.parts.iter().find_map(|(_, rows)| rows.nics.get(&rank))?;
+            let used = nics.iter().filter(|nic| channels(nic).contains_key(&peer)).map(NicRow::label);
+            let names = text::joined(used, ", ");
+            (!names.is_empty()).then(|| format!("{names} of {host}"))
+        };
+        let ends = [end(from, to, |nic| &nic.sends), end(to, from, |nic| &nic.receives)];
+        let known = text::joined(ends.into_iter().flatten(), " \u{2192} ");
+        (!known.is_empty()).then_some(known)
+    }
 }
 
 /// Returns the evidence on each job.
@@ -264,7 +283,8 @@ fn of_job(
             .flat_map(|(folder, rows)| shares_of(&rows.transits.links, since(*folder), 1));
         let of_link = |(ranks, in_network, typical_ns): ((i32, i32), TimeShare, u64), error_ns| {
             let [from, to] = [ranks.0, ranks.1].map(|rank| at(communicator.members.get(&rank)?));
-            Some(MeasuredLink { from: from?, to: to?, in_network, typical_ns, error_ns })
+            let nics = communicator.nics(ranks);
+            Some(MeasuredLink { from: from?, to: to?, in_network, typical_ns, error_ns, nics })
         };
         let mut links: Vec<MeasuredLink> = links.filter_map(|link| of_link(link, 0)).collect();
         for hosts in &communicator.hosts {

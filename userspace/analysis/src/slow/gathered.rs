@@ -6,7 +6,7 @@ use std::{
 };
 
 use flow::{
-    schema::{CommunicatorReport, GpuRow, LaunchThreadRow, MessageRow, Op, RankKey},
+    schema::{CommunicatorReport, GpuRow, LaunchThreadRow, MessageRow, NicRow, Op, RankKey},
     session::SessionReport,
 };
 use nccl_library::nccl::Name;
@@ -56,6 +56,8 @@ pub(super) struct CommunicatorRows {
     pub(super) transits: Transits,
     /// An op has a peer with a proxy.
     pub(super) has_proxy: bool,
+    /// Network devices of ranks, with the host that each is on.
+    pub(super) nics: BTreeMap<i32, (String, Vec<NicRow>)>,
     last: BTreeMap<i32, u64>,
 }
 
@@ -153,6 +155,8 @@ impl Gathered {
         if is_new {
             let facts = self.who.rank(op.rank);
             rows.n_ranks = row.n_ranks;
+            let nics = facts.map(|facts| facts.nics.clone()).unwrap_or_default();
+            rows.nics.insert(row.rank, (row.host.to_string(), nics));
             let job = self.jobs.get(&op.rank.pid).cloned();
             let facts = MemberFacts { job, ..MemberFacts::of(&self.who, facts, op.rank, &row.host) };
             let member = self.member(op.rank.pid, facts, communicator);

@@ -48,7 +48,7 @@ fn slow_link(evidence: &Evidence, links: &[MeasuredLink]) -> Option<Cause> {
         ranks: vec![from.rank],
         peer: Some(to.rank),
         text: text::link(from, to.rank, iteration, percent),
-        evidence: vec![text::link_evidence(slowest.typical_ns, typical_ns, slowest.error_ns)],
+        evidence: vec![text::link_evidence(slowest, typical_ns)],
         ..Cause::sized(percent, iteration, 0.95)
     })
 }

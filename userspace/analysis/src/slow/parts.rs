@@ -247,6 +247,7 @@ mod tests {
             in_network: share(percent, 1),
             typical_ns: 1,
             error_ns: 0,
+            nics: None,
         };
         let in_network_percent = waits.in_network(&[link(0, 1, 20.0), link(1, 0, 70.0)]);
         let evidence = Evidence {

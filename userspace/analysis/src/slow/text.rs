@@ -6,7 +6,7 @@ use flow::text::{joined, name_ranks, spaced_seconds};
 
 use super::{
     activity::Mean,
-    evidence::{Evidence, Iteration, RankEvidence},
+    evidence::{Evidence, Iteration, MeasuredLink, RankEvidence},
     hosts::{HostClock, HostClocks},
     pauses::Pauses,
     verdict::{Kind, RankName, Slow, milliseconds},
@@ -170,15 +170,16 @@ pub(super) fn link(from: &RankName, to: i32, iteration: Option<Iteration>, perce
     format!("slowest link: {} → rank {to}: it costs {}", from.shown(), of_iteration(iteration, percent))
 }
 
-/// `error_ns`: of the clocks of two hosts; 0 on one host.
-pub(super) fn link_evidence(typical_ns: u64, others_ns: u64, error_ns: u64) -> String {
-    let clock = match error_ns {
+/// `others_ns`: usual time of a message on the other links.
+pub(super) fn link_evidence(link: &MeasuredLink, others_ns: u64) -> String {
+    let clock = match link.error_ns {
         0 => "the clock of their host".to_owned(),
-        _ => format!("the clocks of both hosts, known to {}", spaced_seconds(error_ns)),
+        error_ns => format!("the clocks of both hosts, known to {}", spaced_seconds(error_ns)),
     };
+    let over = link.nics.as_ref().map(|nics| format!("; it goes over {nics}")).unwrap_or_default();
     format!(
-        "a message is in the network for {}, on the other links for {}, by {clock}",
-        spaced_seconds(typical_ns),
+        "a message is in the network for {}, on the other links for {}, by {clock}{over}",
+        spaced_seconds(link.typical_ns),
         spaced_seconds(others_ns)
     )
 }

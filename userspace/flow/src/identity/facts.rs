@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Container, Variables};
-use crate::schema::CommunicatorReport;
+use crate::schema::{CommunicatorReport, NicRow};
 
 /// A process, and whose it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +76,9 @@ pub struct CommunicatorFacts {
     pub gpu_minor: Option<u32>,
     /// Number of instances (MIG) that the GPU is divided into.
     pub gpu_instances: Option<u32>,
+    /// Network devices of the connections with neighbours in rings and trees. Since 1.8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<NicRow>,
 }
 
 impl CommunicatorFacts {
@@ -97,6 +100,7 @@ impl CommunicatorFacts {
             gpu_uuid: same(self.gpu_uuid, other.gpu_uuid.as_ref()),
             gpu_minor: same(self.gpu_minor, other.gpu_minor.as_ref()),
             gpu_instances: same(self.gpu_instances, other.gpu_instances.as_ref()),
+            nics: if self.nics == other.nics { self.nics } else { Vec::new() },
             ..self
         }
     }
@@ -127,6 +131,7 @@ impl CommunicatorFacts {
         row.gpu_uuid.clone_from(&self.gpu_uuid);
         row.gpu_minor = self.gpu_minor;
         row.gpu_instances = self.gpu_instances;
+        row.nics.clone_from(&self.nics);
     }
 }
 

@@ -8,8 +8,8 @@ use std::{borrow::Cow, collections::BTreeMap};
 use nccl_library::nccl::{Algorithm, Direction, Name, Pattern, Protocol, Transport};
 
 use super::{
-    BytesKind, FrameRow, GpuProcessRow, LaunchKind, LinkKey, Observed, Outcome, PeerRow, SecondOf, StackOf,
-    Stage, Wait, WaitRow,
+    BytesKind, FrameRow, GpuProcessRow, LaunchKind, LinkKey, NicRow, Observed, Outcome, PeerRow, SecondOf,
+    StackOf, Stage, Wait, WaitRow,
 };
 
 /// Type of a column's values.
@@ -132,7 +132,8 @@ macro_rules! json {
     )+};
 }
 
-json!([i32; 3] Vec<PeerRow> Vec<FrameRow> Vec<GpuProcessRow> Vec<String> Vec<u64> LinkKey WaitRow BTreeMap<Wait, WaitRow>);
+json!([i32; 3] Vec<PeerRow> Vec<FrameRow> Vec<GpuProcessRow> Vec<NicRow> Vec<String> Vec<u64> LinkKey WaitRow);
+json!(BTreeMap<Wait, WaitRow> BTreeMap<i32, Vec<u32>>);
 
 impl<T: Cell> Cell for Option<T> {
     const TYPE: CellType = T::TYPE;

@@ -1,5 +1,7 @@
 //! Ranks of communicators.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use nccl_library::nccl::Name;
@@ -88,6 +90,11 @@ row! {
         /// GPU instances (MIG) that the GPU is divided into, as the recording host's driver says; 0: it is
         /// not divided. Which of them this rank has is not known.
         "gpuInstances": Identity, #[serde(default)] gpu_instances: Option<u32>;
+        /// Network devices of the connections with this rank's neighbours in rings and trees, as they were
+        /// when the communicator was first seen: `dev`, NCCL's number; `net`, the network plugin; `name`, the
+        /// adapter or interface, if known; `guid`; and for each peer the channels that it sends (`sends`) and
+        /// receives (`receives`) over.
+        "nics": Identity, #[serde(default)] nics: Vec<NicRow>;
         /// Rank in the job: see `job` of `targets`. In a process with several GPUs for which nobody names a
         /// rank, the rank of this GPU.
         "jobRank": Identity, #[serde(default)] job_rank: Option<u32>;
@@ -97,6 +104,35 @@ row! {
         "jobRankSource": Identity, #[serde(default)] job_rank_source: Option<String>;
         /// Name of the job, by `--job`, or else `SLURM_JOB_ID`.
         "jobName": Identity, #[serde(default)] job_name: Option<String>;
+    }
+}
+
+row! {
+    /// A network device of a rank, and what goes over it.
+    #[derive(Default, Eq)]
+    pub struct NicRow {
+        /// Number of the device, as NCCL's network plugin counts them.
+        "dev": Identity, dev: u32;
+        /// Network plugin: `IB`, `Socket`, or the name of another.
+        "net": Identity, net: Option<String>;
+        /// Adapter (`mlx5_0`) or interface (`eth0`); null where it is not known.
+        "name": Identity, name: Option<String>;
+        /// GUID as the plugin tells it, in hex digits; null for sockets.
+        "guid": Identity, guid: Option<String>;
+        /// Channels that the rank sends over, by peer.
+        "sends": Identity, sends: BTreeMap<i32, Vec<u32>>;
+        /// Channels that the rank receives over, by peer.
+        "receives": Identity, receives: BTreeMap<i32, Vec<u32>>;
+    }
+}
+
+impl NicRow {
+    /// Names the device, as well as it is known: `mlx5_0`.
+    pub fn label(&self) -> String {
+        self.name.clone().unwrap_or_else(|| {
+            let net = self.net.as_deref().unwrap_or("network");
+            format!("{net} device {}", self.dev)
+        })
     }
 }
 

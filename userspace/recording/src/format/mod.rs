@@ -22,7 +22,7 @@ pub const FOLDER: &str = "recording";
 /// Version of the format. Another major version cannot be read; everything known of a newer minor version is
 /// read, and the rest is counted.
 const MAJOR: u16 = 1;
-const MINOR: u16 = 7;
+const MINOR: u16 = 8;
 
 /// First bytes of a segment; its version follows, major and minor, 2 bytes little-endian each.
 const SEGMENT_MAGIC: &[u8; 12] = b"ncclflow rec";

@@ -6,6 +6,7 @@
 //! communicator of the record. Each recording, window and segment takes from one list what it does not have
 //! yet.
 
+mod nics;
 mod registry;
 mod watch;
 

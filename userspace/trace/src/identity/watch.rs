@@ -7,7 +7,7 @@ use crate::{
 };
 use flow::{
     decode::{Decoder, RecordView},
-    identity::ProcessFacts,
+    identity::{CommunicatorFacts, ProcessFacts},
     recording::{Binding, Event, MAX_KNOWN, communicator_spans},
     session::{TargetList, TargetReport},
 };
@@ -27,7 +27,7 @@ use std::{
     },
 };
 
-use super::registry::Registry;
+use super::{nics::NicReaders, registry::Registry};
 
 /// Most communicators that may wait to be looked at. Further ones have no facts.
 const MAX_WAITING: usize = 4096;
@@ -182,6 +182,7 @@ fn seen(binding: &Binding, record: &RecordView<'_>) -> Option<Seen> {
 
 /// Looks at communicators until nobody can ask any more.
 fn look_at_communicators(looks: &Receiver<Look>, registry: &Registry) {
+    let mut nics = NicReaders::default();
     for Look { seen, pid, decoder } in looks {
         // A look that fails counts as one that finds nothing.
         let _ = failpoint::here("who");
@@ -190,7 +191,9 @@ fn look_at_communicators(looks: &Receiver<Look>, registry: &Registry) {
             && let Ok(process) = Process::open(pid)
             && let Some(facts) = read_communicator(Memory::new(&process), places, &seen, pid)
         {
-            registry.push(Event::Communicator(Box::new(with_driver(facts))));
+            let nics = nics.read(&process, seen.pointer, &facts);
+            let facts = CommunicatorFacts { nics, ..with_driver(facts) };
+            registry.push(Event::Communicator(Box::new(facts)));
         }
         registry.looked();
     }
