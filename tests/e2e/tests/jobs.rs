@@ -30,7 +30,9 @@ fn jobs_of_one_host_are_told_apart() {
     let pids = format!("{},{}", first.pid_list(), second.pid_list());
     let out = folder.path().join("out");
     let recorder = Recorder::start(&program, &pids, &out, &["--level", "flow", "--api"]).unwrap();
-    beds.iter().for_each(|bed| bed.go().unwrap());
+    for bed in &beds {
+        bed.go().unwrap();
+    }
     // Whose a process is has to be known of all before the recording ends.
     thread::sleep(Duration::from_secs(3));
     let ps: Value = serde_json::from_str(&run(Command::new(&program).args(["ps", "--json"])).stdout).unwrap();
@@ -39,7 +41,7 @@ fn jobs_of_one_host_are_told_apart() {
     for (job, bed) in JOBS.iter().zip(&beds) {
         for pid in &bed.ready.pids {
             let process = list(&ps["processes"]).iter().find(|process| process["pid"] == *pid).unwrap();
-            assert_eq!(process["owner"]["job"], *job, "{process}");
+            assert_eq!(process["job"], *job, "{process}");
         }
     }
 
@@ -52,7 +54,8 @@ fn jobs_of_one_host_are_told_apart() {
     assert_eq!(names, JOBS, "{both}");
     for (job, bed) in JOBS.iter().zip(&beds) {
         let of_job = check(&["--job", job]);
-        let hashes: Vec<&Value> = list(&of_job["communicators"]).iter().map(|one| &one["commHash"]).collect();
+        let hashes: Vec<&Value> =
+            list(&of_job["communicators"]).iter().map(|one| &one["communicator"]).collect();
         assert_eq!(hashes, [&hash(bed)], "{of_job}");
     }
 
