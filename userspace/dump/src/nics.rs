@@ -16,7 +16,7 @@ use super::{
     connections::ConnectionLayout,
     places::{self, Places, Wanted},
 };
-use flow::{identity::CommunicatorFacts, schema::NicRow};
+use flow::{identity::CommunicatorFacts, schema::NicRow, text::joined};
 use inspect::{
     adapters::Port,
     memory::{AddressSpace, Memory},
@@ -71,6 +71,14 @@ impl NicReport {
     pub(super) fn down(&self) -> impl Iterator<Item = &Port> {
         self.ports.iter().filter(|port| !port.is_up())
     }
+}
+
+/// Names the network devices of a rank: `, NIC mlx5_0, mlx5_3`.
+pub(super) fn shown(nics: &[NicReport]) -> String {
+    const SHOWN: usize = 4;
+    let named = joined(nics.iter().take(SHOWN).map(NicReport::label), ", ");
+    let more = if nics.len() > SHOWN { " …" } else { "" };
+    if nics.is_empty() { String::new() } else { format!(", NIC {named}{more}") }
 }
 
 /// Number of the device in the resources of a network connection, of a sender and of a receiver.

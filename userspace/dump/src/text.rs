@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    CommunicatorReport, CopiedRank, DumpReport, LibraryReport, NicReport, OpReport, ProcessId, ProcessReport,
-    ProcessState, PythonGroup, PythonReport, RankReport, gpus, of_host, python,
+    CommunicatorReport, CopiedRank, DumpReport, LibraryReport, OpReport, ProcessId, ProcessReport,
+    ProcessState, PythonGroup, PythonReport, RankReport, gpus, nics, of_host, python,
     verdict::{Kind, State, named},
 };
 use flow::text::{joined, write_paragraph as wrapped};
@@ -410,7 +410,7 @@ fn write_rank(out: &mut String, rank: &RankReport, is_verbose: bool) -> fmt::Res
         rank.pid,
         rank.node,
         rank.cuda_dev,
-        nics(rank),
+        nics::shown(&rank.nics),
         rank.n_channels,
         if rank.n_channels == 1 { "" } else { "s" }
     );
@@ -459,14 +459,6 @@ fn write_rank(out: &mut String, rank: &RankReport, is_verbose: bool) -> fmt::Res
         wrapped(out, remark, 4)?;
     }
     Ok(())
-}
-
-/// Names the network devices of a rank: `, NIC mlx5_0, mlx5_3`.
-fn nics(rank: &RankReport) -> String {
-    const SHOWN: usize = 4;
-    let named = rank.nics.iter().take(SHOWN).map(NicReport::label);
-    let more = if rank.nics.len() > SHOWN { " …" } else { "" };
-    if rank.nics.is_empty() { String::new() } else { format!(", NIC {}{more}", joined(named, ", ")) }
 }
 
 fn write_op(out: &mut String, op: &OpReport) -> fmt::Result {

@@ -122,8 +122,7 @@ impl OutputDir {
         Ok(Self { path: path.to_path_buf(), fd, is_new: false, account: None })
     }
 
-    /// Opens a folder that a user has named, to read it. A link in its place is followed, as the user made it
-    /// or chose it: `latest` of a job's recordings. Links inside are not.
+    /// Opens a folder that a user has named, to read it. A link in its place is followed; links inside are not.
     pub fn open_to_read(path: &Path) -> Result<Self> {
         let flags = DIR_FLAGS.difference(OFlags::NOFOLLOW);
         let fd = openat(CWD, path, flags, Mode::empty())
