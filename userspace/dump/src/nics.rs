@@ -15,6 +15,7 @@ use super::{
     communicator,
     connections::ConnectionLayout,
     places::{self, Places, Wanted},
+    process::Target,
 };
 use flow::{identity::CommunicatorFacts, schema::NicRow, text::joined};
 use inspect::{
@@ -265,6 +266,22 @@ impl NicReport {
         };
         let (sends, receives) = (channels(Direction::Send), channels(Direction::Recv));
         NicRow { dev: self.dev, net: self.net, name: self.name, guid: self.guid, sends, receives }
+    }
+}
+
+impl Target {
+    /// Finds out over which network devices ranks of this process send. `ports`: those of the host.
+    pub(super) fn look_at_nics(&self, ranks: &mut [RankReport], ports: &[Port]) {
+        let memory = Memory::new(&self.process);
+        let mut mappings = None;
+        for rank in ranks.iter_mut().filter(|rank| rank.pid == self.process.pid()) {
+            let devs = rank.net_devs();
+            let found = self.found.iter().find(|found| found.address == rank.address);
+            let Some(found) = found.filter(|_| !devs.is_empty()) else { continue };
+            let mappings =
+                mappings.get_or_insert_with(|| resolver::maps(self.process.pid()).unwrap_or_default());
+            rank.nics = found.layout.nics.read(memory, mappings, rank.address, &devs, ports);
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! A process with its libraries, its communicators, and readings of them.
 
 use inspect::{
-    adapters::Port,
     gpu::bus_id,
     host::host_name,
     memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanReport},
@@ -61,7 +60,7 @@ pub(super) struct Layout {
     pub(super) own_list: Option<OwnList>,
     ras_peers: Option<RasPeers>,
     set_up: SetUpLayout,
-    nics: NicLayout,
+    pub(super) nics: NicLayout,
 }
 
 /// Libraries that were resolved already: several processes map the same one.
@@ -309,20 +308,6 @@ impl Target {
         if self.report.calls().any(|(_, call)| makes_communicators(call) || call == "ncclGroupEnd") {
             self.report.unanswered = super::unanswered::look(&self.process);
             self.report.few_files = super::open_files::look(&self.process);
-        }
-    }
-
-    /// Finds out over which network devices ranks of this process send. `ports`: those of the host.
-    pub(super) fn look_at_nics(&self, ranks: &mut [RankReport], ports: &[Port]) {
-        let memory = Memory::new(&self.process);
-        let mut mappings = None;
-        for rank in ranks.iter_mut().filter(|rank| rank.pid == self.process.pid()) {
-            let devs = rank.net_devs();
-            let found = self.found.iter().find(|found| found.address == rank.address);
-            let Some(found) = found.filter(|_| !devs.is_empty()) else { continue };
-            let mappings =
-                mappings.get_or_insert_with(|| resolver::maps(self.process.pid()).unwrap_or_default());
-            rank.nics = found.layout.nics.read(memory, mappings, rank.address, &devs, ports);
         }
     }
 
