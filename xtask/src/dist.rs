@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 
-    /// No optimisation: takes a fifth of the time, for tries
+    /// No optimisation, for tries: built sooner
     #[arg(long)]
     quick: bool,
 

@@ -5,9 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use super::{
     ConnectionReport, RankReport,
     comm_layout::CommLayout,
-    nics::NetDevs,
     places::{self, Places, Wanted},
-    proxy::{CONNECTION, NET},
+    proxy::{CONNECTION, NET, NetDevs},
 };
 use inspect::memory::{Memory, ReadError};
 use nccl_library::{
@@ -123,7 +122,7 @@ impl ConnectionLayout {
                     let connector = at.saturating_add(end.offset);
                     let Some(resources) = self.net_resources(memory, connector) else { continue };
                     if let Some(steps) = places::read_one(memory, resources, step) {
-                        let net_dev = self.net_devs.read(memory, direction, Some(NET), Some(resources));
+                        let net_dev = self.net_devs.read(memory, direction, resources);
                         let channel = channel.channel;
                         found.push(ConnectionReport { channel, direction, peer, steps, net_dev });
                     }

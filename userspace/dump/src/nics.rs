@@ -2,7 +2,7 @@
 //! kernel says of its ports.
 //!
 //! A network plugin numbers its devices (`netDev`). NCCL's own plugins for InfiniBand and RoCE and for sockets
-//! keep their names in variables ([`nets`]). Of another plugin only the topology tells, by GUID and port
+//! keep their names in variables ([`nets`]). Of another plugin only the topology tells, by GUID
 //! (src/graph/topo.h).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,10 +14,15 @@ use super::{
     comm_layout::CommLayout,
     communicator,
     connections::ConnectionLayout,
+    own_list,
     places::{self, Places, Wanted},
-    process::Target,
+    proxy::MAX_DEVICES,
 };
-use flow::{identity::CommunicatorFacts, schema::NicRow, text::joined};
+use flow::{
+    identity::CommunicatorFacts,
+    schema::{NicRow, device_label},
+    text::joined,
+};
 use inspect::{
     adapters::Port,
     memory::{AddressSpace, Memory},
@@ -25,18 +30,16 @@ use inspect::{
     resolver,
 };
 use nccl_library::{
-    elf::{ElfVaddr, FileOffset, RuntimeAddr},
+    elf::{ElfVaddr, RuntimeAddr},
     fields::{
-        ArrayField, FieldRef, IntField, StructRef, comm, ib_merged_dev, net_socket_dev, nets,
-        recv_net_resources, send_net_resources, topo_node, topo_node_set, topo_system,
+        ArrayField, FieldRef, IntField, StructRef, comm, ib_merged_dev, net_socket_dev, nets, topo_node,
+        topo_node_set, topo_system,
     },
     layouts::Layouts,
     nccl::Direction,
     symbols::Resolution,
 };
 
-/// Bound of the number of network devices of a host.
-const MAX_DEVICES: u64 = 1 << 10;
 /// Bound of the size of a node of the topology, with its links.
 const MAX_NODE_SIZE: u64 = 1 << 16;
 /// Bound of the length of a device's name.
@@ -62,10 +65,7 @@ pub struct NicReport {
 impl NicReport {
     /// Names the device, as well as it is known: `mlx5_0`.
     pub(super) fn label(&self) -> String {
-        self.name.clone().unwrap_or_else(|| {
-            let net = self.net.as_deref().unwrap_or("network");
-            format!("{net} device {}", self.dev)
-        })
+        device_label(self.dev, self.net.as_deref(), self.name.as_deref())
     }
 
     /// Returns the ports that carry no messages.
@@ -82,41 +82,7 @@ pub(super) fn shown(nics: &[NicReport]) -> String {
     if nics.is_empty() { String::new() } else { format!(", NIC {named}{more}") }
 }
 
-/// Number of the device in the resources of a network connection, of a sender and of a receiver.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NetDevs([Option<IntField>; 2]);
-
-impl NetDevs {
-    pub(super) fn new(layouts: &Layouts) -> Self {
-        let fields = [send_net_resources::NET_DEV, recv_net_resources::NET_DEV];
-        Self(fields.map(|field| field.find_int(layouts)))
-    }
-
-    #[cfg(test)]
-    pub(super) fn none() -> Self {
-        Self([None; 2])
-    }
-
-    /// Reads the number; `None` if the connection does not go over the network.
-    pub(super) fn read(
-        self,
-        memory: Memory<'_>,
-        direction: Direction,
-        transport: Option<u64>,
-        resources: Option<u64>,
-    ) -> Option<u32> {
-        let [send, recv] = self.0;
-        let place = match direction {
-            Direction::Send => send,
-            Direction::Recv => recv,
-        };
-        let resources = resources.filter(|at| transport == Some(super::proxy::NET) && *at != 0)?;
-        let dev = places::read_one(memory, resources, place).filter(|dev| *dev < MAX_DEVICES)?;
-        u32::try_from(dev).ok()
-    }
-}
-
-/// Device's number, GUID, port, and the node's own number, which is the device's before 2.21.
+/// Device's number, GUID, and the node's own number, which is the device's before 2.21.
 const NODE: [Wanted; 3] = [(topo_node::NET_DEV, false), (topo_node::NET_GUID, true), (topo_node::ID, true)];
 
 /// Devices of the topology: the set of network devices in the system, its count, its nodes, and their fields.
@@ -179,7 +145,11 @@ impl NicLayout {
     ) -> Vec<NicReport> {
         let [plugin, topology] = places::read(memory, comm, self.comm).unwrap_or_default();
         // The plugin is a variable of the library, as its table of devices is.
-        let base = plugin.and_then(|at| base_of(mappings, at));
+        let is_at = |at: u64| {
+            let mut files = mappings.iter().filter(|mapping| mapping.inode != 0);
+            files.find(|mapping| (mapping.start.0..mapping.end.0).contains(&at))
+        };
+        let base = plugin.and_then(is_at).and_then(|of_file| own_list::begin_of(mappings, of_file.inode));
         let plugin = plugin.filter(|at| *at != 0).and_then(|at| plugin_name(memory, at));
         let guids = topology.zip(self.topology).and_then(|(at, layout)| layout.guids(memory, at));
         let guids = guids.unwrap_or_default();
@@ -269,22 +239,6 @@ impl NicReport {
     }
 }
 
-impl Target {
-    /// Finds out over which network devices ranks of this process send. `ports`: those of the host.
-    pub(super) fn look_at_nics(&self, ranks: &mut [RankReport], ports: &[Port]) {
-        let memory = Memory::new(&self.process);
-        let mut mappings = None;
-        for rank in ranks.iter_mut().filter(|rank| rank.pid == self.process.pid()) {
-            let devs = rank.net_devs();
-            let found = self.found.iter().find(|found| found.address == rank.address);
-            let Some(found) = found.filter(|_| !devs.is_empty()) else { continue };
-            let mappings =
-                mappings.get_or_insert_with(|| resolver::maps(self.process.pid()).unwrap_or_default());
-            rank.nics = found.layout.nics.read(memory, mappings, rank.address, &devs, ports);
-        }
-    }
-}
-
 impl TopologyLayout {
     fn of(layouts: &Layouts) -> Option<Self> {
         let sets = topo_system::NODES.array(layouts).ok()?;
@@ -315,17 +269,6 @@ impl TopologyLayout {
         }
         Some(guids)
     }
-}
-
-/// Returns where the beginning of the file is mapped that is mapped at this address, if that is one place.
-fn base_of(mappings: &[Mapping], at: u64) -> Option<u64> {
-    let has = |mapping: &&Mapping| (mapping.start.0..mapping.end.0).contains(&at) && mapping.inode != 0;
-    let own = mappings.iter().find(has)?;
-    let is_begin = |mapping: &&Mapping| {
-        (mapping.device, mapping.inode, mapping.file_offset) == (own.device, own.inode, FileOffset(0))
-    };
-    let mut begins = mappings.iter().filter(is_begin);
-    begins.next().filter(|_| begins.next().is_none()).map(|first| first.start.0)
 }
 
 /// Reads the name of a network plugin, to which the first field of it points.

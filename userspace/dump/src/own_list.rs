@@ -12,7 +12,7 @@ use super::{
 };
 use inspect::{
     memory::{AddressSpace, Memory, ScanEnd, ScanReport},
-    process::{LibraryId, MappedLibrary, Process},
+    process::{LibraryId, MappedLibrary, Process, maps::Mapping},
     resolver,
 };
 use nccl_library::{
@@ -85,10 +85,13 @@ pub(super) fn head(memory: Memory<'_>, base: u64, list: ElfVaddr, count: ElfVadd
 
 /// Returns the address at which the beginning of the file is mapped, if that is one place.
 pub(super) fn base_of(process: &Process, library: LibraryId) -> Option<u64> {
-    let mappings = resolver::maps(process.pid()).ok()?;
-    let mut begins = mappings
-        .iter()
-        .filter(|mapping| mapping.inode == library.inode && mapping.file_offset == FileOffset(0));
-    let first = begins.next()?;
-    (begins.next().is_none() && !process.has_exited()).then_some(first.start.0)
+    let begin = begin_of(&resolver::maps(process.pid()).ok()?, library.inode);
+    begin.filter(|_| !process.has_exited())
+}
+
+/// As [`base_of`], of mappings that were read.
+pub(super) fn begin_of(mappings: &[Mapping], inode: u64) -> Option<u64> {
+    let is_begin = |mapping: &&Mapping| mapping.inode == inode && mapping.file_offset == FileOffset(0);
+    let mut begins = mappings.iter().filter(is_begin);
+    begins.next().filter(|_| begins.next().is_none()).map(|first| first.start.0)
 }

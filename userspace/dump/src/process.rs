@@ -1,12 +1,11 @@
 //! A process with its libraries, its communicators, and readings of them.
 
 use inspect::{
+    adapters::Port,
     gpu::bus_id,
     host::host_name,
     memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanReport},
-    process::{
-        LibraryId, MappedLibrary, Process, Users, age_seconds, has_ended, printable, read_text, status_field,
-    },
+    process::{LibraryId, MappedLibrary, Process, Users, age_seconds},
     resolver::{self, What},
     threads::{self, Names, NativeNames, Sampler},
 };
@@ -31,6 +30,7 @@ use super::{
     own_list::OwnList,
     pending::PendingLayout,
     places,
+    process_state::live_threads,
     proxy::{self, ProxyLayout, ProxyList, ProxyOp},
     python::{self, Runtimes},
     ras_peers::RasPeers,
@@ -60,7 +60,7 @@ pub(super) struct Layout {
     pub(super) own_list: Option<OwnList>,
     ras_peers: Option<RasPeers>,
     set_up: SetUpLayout,
-    pub(super) nics: NicLayout,
+    nics: NicLayout,
 }
 
 /// Libraries that were resolved already: several processes map the same one.
@@ -311,6 +311,20 @@ impl Target {
         }
     }
 
+    /// Finds out over which network devices ranks of this process send. `ports`: those of the host.
+    pub(super) fn look_at_nics(&self, ranks: &mut [RankReport], ports: &[Port]) {
+        let memory = Memory::new(&self.process);
+        let mut mappings = None;
+        for rank in ranks.iter_mut().filter(|rank| rank.pid == self.process.pid()) {
+            let devs = rank.net_devs();
+            let found = self.found.iter().find(|found| found.address == rank.address);
+            let Some(found) = found.filter(|_| !devs.is_empty()) else { continue };
+            let mappings =
+                mappings.get_or_insert_with(|| resolver::maps(self.process.pid()).unwrap_or_default());
+            rank.nics = found.layout.nics.read(memory, mappings, rank.address, &devs, ports);
+        }
+    }
+
     /// Finds out which rank of its job the process was told to be. `ranks` are those of all processes.
     pub(super) fn look_at_job(&mut self, ranks: &[RankReport]) {
         let mut largest = Largest::default();
@@ -474,17 +488,6 @@ pub(super) fn look_at_stores(targets: &mut [Target]) {
             target.report.store_connections = store_wait::connections(&target.process, &ports);
         }
     }
-}
-
-/// Returns the names of the threads of a process that have not ended.
-fn live_threads(process: &Process) -> Vec<String> {
-    /// Maximum number of threads that are looked at.
-    const MAX_THREADS: usize = 256;
-    let name = |tid: u32| {
-        let status = read_text(process.task_path(tid).join("status")).ok()?;
-        status_field(&status, "Name").filter(|_| !has_ended(&status)).map(printable)
-    };
-    process.thread_ids().take(MAX_THREADS).filter_map(name).collect()
 }
 
 /// Tells whether a call does not return before a communicator is made. (The end of a group may make one, too;

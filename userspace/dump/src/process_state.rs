@@ -4,7 +4,7 @@ use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
 
-use inspect::process::{Process, read_text, stat_field, status_field};
+use inspect::process::{Process, has_ended, printable, read_text, stat_field, status_field};
 
 /// Flag of a task that is exiting (`PF_EXITING`, include/linux/sched.h).
 const EXITING: u64 = 0x4;
@@ -103,6 +103,17 @@ fn is_frozen(cgroups: &str, mounts: &Path) -> bool {
             _ => false,
         }
     })
+}
+
+/// Returns the names of the threads of a process that have not ended.
+pub(super) fn live_threads(process: &Process) -> Vec<String> {
+    /// Maximum number of threads that are looked at.
+    const MAX_THREADS: usize = 256;
+    let name = |tid: u32| {
+        let status = read_text(process.task_path(tid).join("status")).ok()?;
+        status_field(&status, "Name").filter(|_| !has_ended(&status)).map(printable)
+    };
+    process.thread_ids().take(MAX_THREADS).filter_map(name).collect()
 }
 
 #[cfg(test)]

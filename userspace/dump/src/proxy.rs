@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 
 use super::{
     OpReport, ProxyListState,
-    nics::NetDevs,
     places::{self, Places, Wanted},
 };
 use inspect::memory::{Memory, ReadError};
@@ -103,6 +102,30 @@ impl ProxyLayout {
             state_ready: enums::OP_READY.find_unsigned(layouts).unwrap_or(1),
             names: NameTables::from_layouts(layouts),
         })
+    }
+}
+
+/// Bound of the number of network devices of a host.
+pub(super) const MAX_DEVICES: u64 = 1 << 10;
+
+/// Number of the device in the resources of a network connection, of a sender and of a receiver.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NetDevs([Option<IntField>; 2]);
+
+impl NetDevs {
+    pub(super) fn new(layouts: &Layouts) -> Self {
+        let fields = [send_net_resources::NET_DEV, recv_net_resources::NET_DEV];
+        Self(fields.map(|field| field.find_int(layouts)))
+    }
+
+    pub(super) fn read(self, memory: Memory<'_>, direction: Direction, resources: u64) -> Option<u32> {
+        let [send, recv] = self.0;
+        let place = match direction {
+            Direction::Send => send,
+            Direction::Recv => recv,
+        };
+        let dev = places::read_one(memory, resources, place).filter(|dev| *dev < MAX_DEVICES)?;
+        u32::try_from(dev).ok()
     }
 }
 
@@ -250,7 +273,9 @@ fn ops_of(
             direction,
             peer: small(rank).and_then(|_| small(peer)),
             transport: transport.and_then(transport_name).map(str::to_owned),
-            net_dev: layout.net_devs.read(memory, direction, transport, resources),
+            net_dev: resources
+                .filter(|resources| transport == Some(NET) && *resources != 0)
+                .and_then(|resources| layout.net_devs.read(memory, direction, resources)),
             begun,
             nsteps: nsteps.unwrap_or(0),
             posted: step(posted),

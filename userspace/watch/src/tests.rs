@@ -11,7 +11,6 @@ use dump::{
     watched::{Counts, Growth},
 };
 use flow::schema::GpuRow;
-use inspect::adapters::Port;
 
 use crate::{
     Book, CommKey, GpuState, HostReading, Look, ProcessInfo, ProcessKey, ProcessReading, RankCounts,
@@ -45,7 +44,7 @@ struct World {
     busy: Option<u32>,
     xids: Vec<u64>,
     /// Ports of adapters, and the size of the communicator, if ranks are on other hosts.
-    ports: Option<Vec<Port>>,
+    ports: Option<Vec<inspect::adapters::Port>>,
     n_ranks: Option<u32>,
     /// Percents of the time in which each rank's GPU has a kernel, and in which its multiprocessors work.
     activity: Vec<(f64, f64)>,

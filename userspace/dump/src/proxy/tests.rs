@@ -37,7 +37,7 @@ fn layout() -> ProxyLayout {
         connection: words([0, 1, 2]),
         send_tail: None,
         recv_head: None,
-        net_devs: NetDevs::none(),
+        net_devs: NetDevs::default(),
         state_none: 0,
         state_ready: 1,
         names: NameTables::default(),

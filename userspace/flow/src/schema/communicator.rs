@@ -127,13 +127,14 @@ row! {
 }
 
 impl NicRow {
-    /// Names the device, as well as it is known: `mlx5_0`.
     pub fn label(&self) -> String {
-        self.name.clone().unwrap_or_else(|| {
-            let net = self.net.as_deref().unwrap_or("network");
-            format!("{net} device {}", self.dev)
-        })
+        device_label(self.dev, self.net.as_deref(), self.name.as_deref())
     }
+}
+
+/// Names a network device, as well as it is known: `mlx5_0`, `AWS Libfabric device 3`.
+pub fn device_label(dev: u32, net: Option<&str>, name: Option<&str>) -> String {
+    name.map_or_else(|| format!("{} device {dev}", net.unwrap_or("network")), str::to_owned)
 }
 
 /// Host and process in which an op was seen.

@@ -27,7 +27,9 @@ pub use api_call::{ApiCall, ApiCallRow, OtherCallRow, Pointer};
 pub use cell::{Cell, CellType, Cells, Row};
 pub use clock::ClockReport;
 pub use column::{Column, ValueKind};
-pub use communicator::{CommunicatorReport, HostInfo, NicRow, RankKey, comm_hash_name, comm_hash_of_name};
+pub use communicator::{
+    CommunicatorReport, HostInfo, NicRow, RankKey, comm_hash_name, comm_hash_of_name, device_label,
+};
 pub use fleet::{FleetColumns, FleetComm, FleetHost, FleetMessage, LinkSecond, SecondOf};
 pub use gpu::{GpuProcessRow, GpuRow};
 pub use launch_thread::LaunchThreadRow;

@@ -21,6 +21,7 @@ pub use launches::{
     ce_coll_args, dev_work_bcast, flag_of_launch, kernel_plan, rma_args, sym_dev_args, symk_channel_range,
     symk_dev_work, symk_dev_work_args, task_rma,
 };
+pub use nets::{ib_merged_dev, net_socket_dev, topo_node, topo_node_set, topo_system};
 pub use structs::*;
 pub use versions::{
     counts_always, op_counts_extent, ops_lead_to_tasks, ops_say_their_share, parts_are_reversed,
@@ -35,7 +36,7 @@ pub fn structs_of(asked_by: &[AskedBy]) -> Vec<String> {
 
 /// Returns all structs that ncclflow uses.
 pub fn structs() -> impl Iterator<Item = &'static StructRef> {
-    structs::STRUCTS.iter().chain(launches::STRUCTS)
+    structs::STRUCTS.iter().chain(launches::STRUCTS).chain(nets::STRUCTS)
 }
 
 /// Variables that only `ncclflow dump` reads.

@@ -108,7 +108,7 @@ fields! {
         /// Pointer to the `ncclNet_t`: the network plugin, built in or loaded. A pointer to its name is its
         /// first field in all versions (src/include/nccl_net.h).
         NET = "ncclNet";
-        /// Pointer to the [`topo_system`].
+        /// Pointer to the [`super::topo_system`].
         TOPOLOGY = "topo";
         /// Pointer to the [`crate::fields::bootstrap_state`], set from the beginning of the set-up.
         BOOTSTRAP = "bootstrap";
@@ -432,44 +432,6 @@ fields! {
         /// Pointer to the `ncclSendMem`.
         SEND_MEM = "sendMem" since "2.19";
         NET_DEV = "netDev" since "2.19";
-    }
-
-    /// Network device of NCCL's own plugin for InfiniBand and RoCE: one adapter's port, or several as one
-    /// (src/transport/net_ib.cc, src/transport/net_ib/common.h). See [`super::nets`].
-    Dump ib_merged_dev = "ncclIbMergedDev" {
-        /// Name of the adapter: `mlx5_0`, `mlx5_0+mlx5_1`.
-        NAME = "devName" since "2.20";
-    }
-
-    /// Network device of NCCL's own plugin for sockets (src/transport/net_socket.cc).
-    Dump net_socket_dev = "ncclNetSocketDev" {
-        /// Name of the interface.
-        NAME = "devName";
-    }
-
-    /// Node of the topology (src/graph/topo.h).
-    Dump topo_node = "ncclTopoNode" {
-        /// Number of the network device, as the plugin counts them; before 2.19 [`Self::ID`] is.
-        NET_DEV = "net.dev" since "2.21";
-        /// GUID of a network device, as the plugin tells it: of a verbs adapter its `sys_image_guid`, of a
-        /// socket's interface its number.
-        NET_GUID = "net.asic";
-        /// Port of a network device, as the plugin counts them.
-        NET_PORT = "net.port";
-        ID = "id";
-    }
-
-    /// All nodes of one kind.
-    Dump topo_node_set = "ncclTopoNodeSet" {
-        COUNT = "count";
-        /// `ncclTopoNode[NCCL_TOPO_MAX_NODES]`.
-        NODES = "nodes";
-    }
-
-    /// The hosts of a communicator, as NCCL sees their hardware.
-    Dump topo_system = "ncclTopoSystem" {
-        /// An `ncclTopoNodeSet` for each kind of node; network devices are kind 5 (`NET`).
-        NODES = "nodes";
     }
 
     /// State that NCCL keeps while a communicator's ranks make their first connections (src/bootstrap.cc).

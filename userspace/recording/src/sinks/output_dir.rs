@@ -100,13 +100,8 @@ impl OutputDir {
             bail!("`{}` does not exist", path.display());
         };
         // Links on the way to what is there are the user's own.
-        let above = if above.exists() {
-            let flags = DIR_FLAGS.difference(OFlags::NOFOLLOW);
-            openat(CWD, above, flags, Mode::empty())
-                .with_context(|| format!("cannot open the folder `{}`", above.display()))?
-        } else {
-            Self::open_or_create(above)?.fd
-        };
+        let above =
+            if above.exists() { Self::open_to_read(above)?.fd } else { Self::open_or_create(above)?.fd };
         let failed = || format!("cannot make the folder `{}`", path.display());
         mkdirat(&above, name, Mode::RWXU).with_context(failed)?;
         let fd = openat(&above, name, DIR_FLAGS, Mode::empty()).with_context(failed)?;

@@ -1,6 +1,6 @@
 //! Network devices of communicators, read once of each by what `ncclflow dump` asks of its library.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use dump::NicReader;
 use flow::{identity::CommunicatorFacts, schema::NicRow};
@@ -16,7 +16,7 @@ const MAX_LIBRARIES: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct NicReaders {
     /// `None`: the library does not tell enough.
-    known: HashMap<LibraryId, Option<Arc<NicReader>>>,
+    known: HashMap<LibraryId, Option<NicReader>>,
 }
 
 impl NicReaders {
@@ -24,18 +24,20 @@ impl NicReaders {
     /// where nothing tells of any.
     pub(super) fn read(&mut self, process: &Process, address: u64, facts: &CommunicatorFacts) -> Vec<NicRow> {
         let Ok(files) = resolver::libraries(process, None) else { return Vec::new() };
-        let mut readers = files.iter().filter_map(|file| {
+        for file in &files {
             if self.known.len() >= MAX_LIBRARIES && !self.known.contains_key(&file.id) {
                 self.known.clear();
             }
             let resolve = || {
                 let resolved = resolver::resolve(file, What::Dump, &DebugFiles::default()).ok()?;
-                NicReader::of(&resolved.resolution).map(Arc::new)
+                NicReader::of(&resolved.resolution)
             };
-            self.known.entry(file.id).or_insert_with(resolve).clone()
-        });
-        readers
-            .find_map(|reader| Some(reader.read(process, address, facts)).filter(|nics| !nics.is_empty()))
-            .unwrap_or_default()
+            let reader = self.known.entry(file.id).or_insert_with(resolve);
+            let nics = reader.as_ref().map(|reader| reader.read(process, address, facts)).unwrap_or_default();
+            if !nics.is_empty() {
+                return nics;
+            }
+        }
+        Vec::new()
     }
 }

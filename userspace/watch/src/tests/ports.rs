@@ -1,6 +1,7 @@
 //! Jobs whose network adapters lose a link.
 
 use super::*;
+use inspect::adapters::Port;
 
 fn ports(states: [&str; 2]) -> Vec<Port> {
     let port = |(number, state): (u32, &str)| Port {
