@@ -10,10 +10,9 @@ use std::{
 
 use anyhow::{Result, bail};
 use ncclflow_e2e::harness::{
-    hangs::{Expected, Given, Kind, Then, Trial, Tried, try_each},
+    hangs::{Expected, Given, Kind, Trial, Tried, try_each},
     watcher::Watcher,
 };
-use rustix::process::Signal;
 use serde_json::Value;
 use test_support::eventually;
 
@@ -68,11 +67,7 @@ fn try_one(kind: &'static Kind, version: &str, out: &Path) -> Result<(Outcome, O
     let started = Trial::start_beside(kind, version, |job, gpus| {
         let pids = job.bed.ready.pids.iter().enumerate();
         // A rank that is killed was watched before.
-        let given = pids.filter(|(rank, _)| {
-            kind.given != Given::Without(*rank)
-                || [Then::Signal(*rank, Signal::KILL), Then::SignalAtRest(*rank, Signal::KILL)]
-                    .contains(&kind.then)
-        });
+        let given = pids.filter(|(rank, _)| kind.given != Given::Without(*rank) || kind.then.kills(*rank));
         let pids: Vec<String> = given.map(|(_, pid)| pid.to_string()).collect();
         let watcher =
             Watcher::start_with(&job.ncclflow, &format!("-p {}", pids.join(",")), &gpus.variables())?;

@@ -44,6 +44,13 @@ pub enum Then {
     Starve(usize),
 }
 
+impl Then {
+    /// Whether it ends this rank's process.
+    pub fn kills(self, rank: usize) -> bool {
+        matches!(self, Self::Signal(of, Signal::KILL) | Self::SignalAtRest(of, Signal::KILL) if of == rank)
+    }
+}
+
 /// Which ranks' processes are given to `dump`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {
