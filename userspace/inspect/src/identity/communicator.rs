@@ -172,6 +172,7 @@ mod tests {
             gpu_uuid: None,
             gpu_minor: None,
             gpu_instances: None,
+            nics: Vec::new(),
         };
         assert_eq!(read(seen).unwrap(), expected);
         for other in [
