@@ -54,7 +54,7 @@ def compare_rows(table, rows, lines):
 
 def compare_links(rows, messages):
     want = expected.link_seconds(messages)
-    keys = ["job", "host", "communicator", "rank", "peer", "channel", "op", "transport", "second", "second_of"]
+    keys = ["job", "host", "communicator", "rank", "peer", "channel", "op", "transport", "nic", "second", "second_of"]
     have = {}
     for row in rows:
         sums = have.setdefault(tuple(row[key] for key in keys), Counter())
@@ -150,6 +150,7 @@ def main():
         if rank != arguments.expect_waited_for:
             fail(f"rank {rank} is waited for longest, not rank {arguments.expect_waited_for}: {answers[0]['waited_for']}")
     counts = {"ops": len(ops), "messages": len(messages), "calls": len(calls)}
+    counts["nics"] = sum(row["nic"] is not None for row in messages)
     print(json.dumps({**counts, **{name: len(rows) for name, rows in answers[0].items()}}))
 
 

@@ -15,7 +15,7 @@ def link_seconds(messages):
         end = m.get("t_end_ns")
         second = ((end if end is not None else m["ts_ns"]) + (m["clock_offset_ns"] or 0)) // 10**9
         of = "op" if end is None else "end"
-        keys = ["job", "host", "communicator", "rank", "peer", "channel", "op", "transport"]
+        keys = ["job", "host", "communicator", "rank", "peer", "channel", "op", "transport", "nic"]
         row = rows[(*(m[key] for key in keys), second, of)]
         row["messages"] += 1
         row["messages_measured"] += end is not None

@@ -11,7 +11,8 @@ use std::{
 };
 
 use flow::schema::{
-    ApiCall, GpuRow, MessageRow, MessageSums, Observed, Op, OtherCallRow, Outcome, RankKey, StackRow,
+    ApiCall, GpuRow, LaunchThreadRow, MessageRow, MessageSums, Observed, Op, OtherCallRow, Outcome, RankKey,
+    StackRow,
 };
 use serde::Serialize;
 
@@ -226,6 +227,12 @@ impl Sink for ChosenRows {
     fn gpu(&mut self, row: &GpuRow) {
         if self.choice.takes_time(row.ts_ns) {
             self.to.give(Row::Gpu(row));
+        }
+    }
+
+    fn launch_thread(&mut self, row: &LaunchThreadRow) {
+        if self.choice.takes_time(row.ts_ns) {
+            self.to.give(Row::LaunchThread(row));
         }
     }
 

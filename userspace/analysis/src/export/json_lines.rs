@@ -59,6 +59,7 @@ impl View for JsonLines {
             Row::OtherCall(row) => self.files.other_call(row),
             Row::Stack(stack) => self.files.stack(stack),
             Row::Gpu(row) => self.files.gpu(row),
+            Row::LaunchThread(row) => self.files.launch_thread(row),
             Row::ProcessEnded(pid) => self.files.close_process(pid),
         }
         self.check()

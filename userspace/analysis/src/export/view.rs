@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Result;
 use flow::{
-    schema::{ApiCall, GpuRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow},
+    schema::{ApiCall, GpuRow, LaunchThreadRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow},
     text::joined,
 };
 
@@ -64,6 +64,8 @@ pub(crate) enum Row<'a> {
     Stack(&'a StackRow),
     /// The activity of a GPU of the host.
     Gpu(&'a GpuRow),
+    /// The processor time of a thread that launches, or moves messages.
+    LaunchThread(&'a LaunchThreadRow),
     /// The end of a process: nothing more comes of it.
     ProcessEnded(u32),
 }

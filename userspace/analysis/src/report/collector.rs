@@ -357,6 +357,11 @@ impl View for Collector {
                     rows.gpu(row);
                 }
             }
+            Row::LaunchThread(row) => {
+                if let Some(rows) = self.check.rows() {
+                    rows.launch_thread(row);
+                }
+            }
             Row::OtherCall(_) | Row::ProcessEnded(_) => {}
         }
         Ok(())

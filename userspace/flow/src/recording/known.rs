@@ -119,7 +119,10 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::schema::NicRow;
 
     fn row(pid: u32, comm_hash: &str, rank: i32, n_ranks: i32) -> CommunicatorReport {
         CommunicatorReport {
@@ -154,6 +157,22 @@ mod tests {
         assert_eq!(ranks, [(Some(4), Some(0)), (Some(5), Some(1)), (Some(6), None)]);
         assert_eq!((jobs[&7].rank, jobs[&7].size, jobs[&8].rank), (None, Some(8), Some(6)));
         assert!(rows.iter().all(|row| row.job_rank_source.as_deref() == Some("derived")));
+    }
+
+    /// As an event they stand in a recording that was killed: there is no report at its end.
+    #[test]
+    fn facts_of_a_killed_recording_are_read_with_network_devices() {
+        let Event::Communicator(plain) = facts(7, 4, 0) else { unreachable!() };
+        let nic = NicRow {
+            name: Some("mlx5_0".to_owned()),
+            sends: BTreeMap::from([(5, vec![0, 1])]),
+            receives: BTreeMap::from([(-1, vec![0])]),
+            ..NicRow::default()
+        };
+        let event = Event::Communicator(Box::new(CommunicatorFacts { nics: vec![nic], ..*plain }));
+        let text = serde_json::to_string(&event).unwrap();
+        assert!(text.contains(r#""sends":{"5":[0,1]}"#), "{text}");
+        assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), event);
     }
 
     #[test]

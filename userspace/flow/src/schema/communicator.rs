@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
-use nccl_library::nccl::Name;
+use nccl_library::nccl::{Direction, Name};
 
 /// A rank of a communicator in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -120,9 +120,29 @@ row! {
         /// GUID as the plugin tells it, in hex digits; null for sockets.
         "guid": Identity, guid: Option<String>;
         /// Channels that the rank sends over, by peer.
-        "sends": Identity, sends: BTreeMap<i32, Vec<u32>>;
+        "sends": Identity, #[serde(deserialize_with = "by_peer")] sends: BTreeMap<i32, Vec<u32>>;
         /// Channels that the rank receives over, by peer.
-        "receives": Identity, receives: BTreeMap<i32, Vec<u32>>;
+        "receives": Identity, #[serde(deserialize_with = "by_peer")] receives: BTreeMap<i32, Vec<u32>>;
+    }
+}
+
+/// Reads lists by peer. JSON's keys are text, and serde takes numbers out of them only where no enum with a tag, like
+/// [`Event`](crate::recording::Event), is around.
+fn by_peer<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<i32, Vec<u32>>, D::Error> {
+    let lists = BTreeMap::<String, Vec<u32>>::deserialize(from)?.into_iter();
+    lists.map(|(peer, list)| Ok((peer.parse().map_err(D::Error::custom)?, list))).collect()
+}
+
+impl CommunicatorReport {
+    /// Returns the network device over which the rank sends to this peer (or receives from it) on this channel.
+    pub fn nic(&self, op: Direction, peer: i32, channel: u32) -> Option<&NicRow> {
+        self.nics.iter().find(|nic| {
+            let channels = match op {
+                Direction::Send => nic.sends.get(&peer),
+                Direction::Recv => nic.receives.get(&peer),
+            };
+            channels.is_some_and(|channels| channels.contains(&channel))
+        })
     }
 }
 

@@ -22,12 +22,14 @@ row! {
 
 row! {
     /// Columns that a row of `message` has from its op.
-    #[derive(Copy, Eq)]
+    #[derive(Eq)]
     pub struct FleetMessage {
         /// `ts_ns` of the op's row.
         "ts_ns": Measured "ns", ts_ns: u64;
         /// `pid` of the op's row.
         "pid": Identity, pid: u32;
+        /// Network device of this rank that carries it: an adapter (`mlx5_0`) or an interface (`eth0`), where it is known.
+        "nic": Identity, nic: Option<String>;
     }
 }
 
@@ -119,6 +121,8 @@ row! {
         "op": Identity, op: Direction;
         /// Transport of the link: `NET` `P2P` `SHM` `COL` …
         "transport": Identity, transport: Transport;
+        /// Network device of this rank that carries it: an adapter (`mlx5_0`) or an interface (`eth0`), where it is known.
+        "nic": Identity, nic: Option<String>;
         /// Unix time in seconds; without a wall clock, seconds of CLOCK_MONOTONIC.
         "second": Derived "s", second: u64;
         /// Moment that falls into the second: `end`, the measured end of each message; `op`, the `ts_ns` of

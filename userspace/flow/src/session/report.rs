@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     model::{ModelCounters, Sampling, counters::counters},
-    schema::{ClockReport, CommunicatorReport, CpuReport, Gap, LossReport, RankKey, named::named},
+    schema::{ClockReport, CommunicatorReport, CpuReport, Gap, LossReport, named::named},
 };
 
 /// Most windows that are listed in the report of their recording.
@@ -178,14 +178,6 @@ impl SessionReport {
     /// Returns the clock; `None` where it was not read.
     pub fn known_clock(&self) -> Option<&ClockReport> {
         Some(&self.clock).filter(|clock| !clock.clock.is_empty())
-    }
-
-    /// Returns the row of a rank, by its folder.
-    pub fn communicator(&self, rank: RankKey) -> Option<&CommunicatorReport> {
-        let folder = rank.comm_name();
-        let is_it =
-            |row: &&CommunicatorReport| row.rank == rank.rank && row.pid == rank.pid && row.folder == folder;
-        self.communicators.iter().find(is_it)
     }
 
     /// Notes that the process was over a budget.

@@ -7,6 +7,8 @@ use flow::{
 use foldhash::HashMap;
 use nccl_library::nccl::{Direction, Transport};
 
+use super::partition::Common;
+
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Rows that are kept to be added to. At the limit all are written, and later data for them makes further
@@ -99,15 +101,15 @@ impl LinkSeconds {
     }
 
     /// Takes all rows, in one order, so that the same recording gives the same bytes each time.
-    pub(super) fn take(&mut self) -> impl Iterator<Item = LinkSecond> {
+    pub(super) fn take(&mut self, common: &Common) -> impl Iterator<Item = LinkSecond> {
         let last = self.last.take();
         let mut rows: Vec<_> = std::mem::take(&mut self.seconds).into_iter().chain(last).collect();
         rows.sort_unstable_by_key(|(key, _)| *key);
-        rows.into_iter().map(|(key, sums)| row(&key, &sums))
+        rows.into_iter().map(|(key, sums)| row(&key, &sums, common))
     }
 }
 
-fn row(key: &Key, sums: &Sums) -> LinkSecond {
+fn row(key: &Key, sums: &Sums, common: &Common) -> LinkSecond {
     let Key { rank, peer, channel, op, transport, second, second_of } = *key;
     let wait = |wait: Wait| sums.waits[wait as usize];
     LinkSecond {
@@ -117,6 +119,7 @@ fn row(key: &Key, sums: &Sums) -> LinkSecond {
         channel,
         op,
         transport,
+        nic: common.nic(rank, op, peer, channel),
         second,
         second_of,
         messages: sums.messages,

@@ -2,14 +2,15 @@
 
 use flow::{
     schema::{
-        ApiCall, ClockReport, FleetColumns, FleetComm, FleetHost, FleetMessage, LossReport, MessageRow,
-        MessageSums, Op, OtherCallRow, RankKey, comm_hash_name,
+        ApiCall, ClockReport, CommunicatorReport, FleetColumns, FleetComm, FleetHost, FleetMessage,
+        LossReport, MessageRow, MessageSums, NicRow, Op, OtherCallRow, RankKey, comm_hash_name,
     },
     session::SessionReport,
 };
 use std::{io, sync::Arc};
 
 use foldhash::HashMap;
+use nccl_library::nccl::Direction;
 
 use super::{
     file::{TableFile, io_error},
@@ -38,6 +39,35 @@ pub(super) struct Common {
     pub(super) recording: String,
     /// Offset from CLOCK_MONOTONIC to Unix time.
     pub(super) offset_ns: Option<u64>,
+    /// `session.json` of the recording's end, or else of its beginning.
+    pub(super) report: SessionReport,
+    /// Places of the report's communicators, by folder, rank and process.
+    places: HashMap<(String, i32, u32), usize>,
+}
+
+impl Common {
+    pub(super) fn new(dir: OutputDir, formats: &Formats, recording: String, report: SessionReport) -> Self {
+        let place =
+            |(place, row): (usize, &CommunicatorReport)| ((row.folder.clone(), row.rank, row.pid), place);
+        Self {
+            dir,
+            formats: Arc::clone(formats),
+            recording,
+            offset_ns: report.offset_ns(),
+            places: report.communicators.iter().enumerate().map(place).collect(),
+            report,
+        }
+    }
+
+    fn communicator(&self, rank: RankKey) -> Option<&CommunicatorReport> {
+        let place = *self.places.get(&(rank.comm_name(), rank.rank, rank.pid))?;
+        self.report.communicators.get(place)
+    }
+
+    /// Names the network device of a link of a rank, where it is known.
+    pub(super) fn nic(&self, rank: RankKey, op: Direction, peer: i32, channel: u32) -> Option<String> {
+        self.communicator(rank)?.nic(op, peer, channel).map(NicRow::label)
+    }
 }
 
 /// Counts of what was written.
@@ -100,7 +130,7 @@ impl Partition {
             Row::MessageSums(op, sums) => self.message_sums(op, sums),
             Row::Call(call) => self.call(call),
             Row::OtherCall(row) => self.other_call(row),
-            Row::Stack(_) | Row::Gpu(_) | Row::ProcessEnded(_) => Ok(()),
+            Row::Stack(_) | Row::Gpu(_) | Row::LaunchThread(_) | Row::ProcessEnded(_) => Ok(()),
         }
     }
 
@@ -120,8 +150,13 @@ impl Partition {
 
     fn messages(&mut self, op: &Op, messages: &[MessageRow]) -> io::Result<()> {
         let columns = self.columns(Some(op.rank), op.row.ts_ns);
-        let of_op = FleetMessage { ts_ns: op.row.ts_ns, pid: op.row.pid };
+        let mut of_op = FleetMessage { ts_ns: op.row.ts_ns, pid: op.row.pid, nic: None };
+        let mut link = None;
         for message in messages {
+            let next = (message.op, message.peer, message.channel);
+            if link.replace(next) != Some(next) {
+                of_op.nic = self.common.nic(op.rank, message.op, message.peer, message.channel);
+            }
             self.push(Table::Message, |layout, rows| {
                 rows.put(layout, 0, &columns);
                 rows.put(layout, 1, &of_op);
@@ -162,9 +197,9 @@ impl Partition {
     }
 
     /// Writes all gathered rows, and completes the files. Only the recording's own row is missing then.
-    pub(super) fn write_all(&mut self, report: &SessionReport) -> io::Result<()> {
+    pub(super) fn write_all(&mut self) -> io::Result<()> {
         self.flush_links()?;
-        self.flush_ranks(report)?;
+        self.flush_ranks()?;
         for table in Table::ALL {
             self.write_rows(table, table != Table::Host)?;
             self.finish_file(table)?;
@@ -264,18 +299,18 @@ impl Partition {
     }
 
     fn flush_links(&mut self) -> io::Result<()> {
-        let rows: Vec<_> = self.links.take().collect();
+        let rows: Vec<_> = self.links.take(&self.common).collect();
         rows.iter().try_for_each(|row| self.push(Table::Link1s, |layout, rows| rows.put(layout, 0, row)))
     }
 
-    fn flush_ranks(&mut self, report: &SessionReport) -> io::Result<()> {
-        let offset_ns = self.common.offset_ns;
-        let wall = |ns: u64| offset_ns.map(|offset| ns.saturating_add(offset));
+    fn flush_ranks(&mut self) -> io::Result<()> {
+        let common = Arc::clone(&self.common);
+        let wall = |ns: u64| common.offset_ns.map(|offset| ns.saturating_add(offset));
         for (rank, comm) in std::mem::take(&mut self.ranks) {
             let comm =
                 FleetComm { first_wall_ns: wall(comm.first_ns), last_wall_ns: wall(comm.last_ns), ..comm };
             self.push(Table::Comm, |layout, rows| {
-                if let Some(about) = report.communicator(rank) {
+                if let Some(about) = common.communicator(rank) {
                     rows.put(layout, 1, about);
                 }
                 // Last: it replaces the columns that are in both.

@@ -45,7 +45,6 @@ pub(super) fn formats() -> Result<Formats> {
 #[derive(Debug)]
 pub(super) struct ParquetTables {
     common: Arc<Common>,
-    report: SessionReport,
     /// Jobs by process.
     jobs: HashMap<u32, String>,
     partitions: Vec<Partition>,
@@ -59,16 +58,9 @@ impl ParquetTables {
     /// Begins tables in the folder, for the recording that has this `session.json`: that of its end, or else
     /// of its beginning.
     pub(super) fn new(dir: OutputDir, formats: &Formats, report: &SessionReport) -> Self {
-        let common = Arc::new(Common {
-            dir,
-            formats: Arc::clone(formats),
-            recording: recording_name(report),
-            offset_ns: report.offset_ns(),
-        });
         Self {
-            common,
+            common: Arc::new(Common::new(dir, formats, recording_name(report), report.clone())),
             jobs: jobs(report),
-            report: report.clone(),
             partitions: Vec::new(),
             places: HashMap::new(),
             until_look: LOOK_EVERY,
@@ -78,24 +70,25 @@ impl ParquetTables {
     /// Writes the remaining rows, when all have come. Memory and open files are free then.
     pub(super) fn complete(&mut self) -> Result<()> {
         if self.partitions.is_empty() {
-            let host = self.report.host.clone();
+            let host = self.common.report.host.clone();
             self.partition_of(NO_JOB, &host)?;
         }
         for partition in &mut self.partitions {
-            partition.write_all(&self.report).context("writing Parquet tables")?;
+            partition.write_all().context("writing Parquet tables")?;
         }
         Ok(())
     }
 
     /// Writes the facts about reading the recording. After [`complete`](Self::complete).
     pub(super) fn finish(&mut self, source: &SourceReport) -> Result<()> {
-        let state = if source.is_cut { SessionState::Recording } else { self.report.state };
+        let report = &self.common.report;
+        let state = if source.is_cut { SessionState::Recording } else { report.state };
         for partition in &mut self.partitions {
             let host = FleetHost {
                 recording: self.common.recording.clone(),
-                ncclflow: stated(&self.report.ncclflow),
-                kernel: stated(&self.report.kernel),
-                level: stated(self.report.level_name()),
+                ncclflow: stated(&report.ncclflow),
+                kernel: stated(&report.kernel),
+                level: stated(report.level_name()),
                 state: stated(state.name()),
                 records: source.records,
                 records_not_understood: source.undecodable,
@@ -103,8 +96,8 @@ impl ParquetTables {
                 numbers_left_out: partition.counts.too_large,
             };
             let no_clock = || ClockReport { clock: "CLOCK_MONOTONIC".into(), ..ClockReport::default() };
-            let clock = self.report.known_clock().cloned().unwrap_or_else(no_clock);
-            partition.write_host(&host, &clock, &self.report.loss).context("writing Parquet tables")?;
+            let clock = report.known_clock().cloned().unwrap_or_else(no_clock);
+            partition.write_host(&host, &clock, &report.loss).context("writing Parquet tables")?;
         }
         Ok(())
     }
@@ -137,7 +130,7 @@ impl ParquetTables {
             Row::MessageSums(op, _) => (op.row.pid, &op.row.host, 0),
             Row::Call(call) => (call.row.pid, &call.row.host, 1),
             Row::OtherCall(row) => (row.pid, &row.host, 1),
-            Row::Stack(_) | Row::Gpu(_) | Row::ProcessEnded(_) => return Ok(()),
+            Row::Stack(_) | Row::Gpu(_) | Row::LaunchThread(_) | Row::ProcessEnded(_) => return Ok(()),
         };
         self.partition(pid, host)?.row(row)?;
         self.look(rows)

@@ -322,7 +322,7 @@ impl View for Perfetto {
             }
             Row::Call(call) => self.call_event(CallEvent::of_call(call)),
             Row::OtherCall(row) => self.call_event(CallEvent::of_other(row)),
-            Row::Stack(_) | Row::Gpu(_) | Row::ProcessEnded(_) => Ok(()),
+            Row::Stack(_) | Row::Gpu(_) | Row::LaunchThread(_) | Row::ProcessEnded(_) => Ok(()),
         }
         .context(WRITING)
     }
