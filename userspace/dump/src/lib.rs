@@ -143,16 +143,20 @@ pub fn dump(
     let mut gpus = GpuWatch::start();
     let ports = PortWatch::start();
     let mut targets = process::find(processes.into_iter().map(|process| (process, None)), options, progress);
-    let mut readings = take_readings(&mut targets, options, &mut gpus);
-    // Last, so that it does not delay a reading.
     let runtimes = python::Runtimes::default();
-    look_at_threads(&mut targets, options, &runtimes);
+    let mut histories = None;
+    // What takes its time is looked at between readings, when there is nothing else to do.
+    let mut readings =
+        take_readings(&mut targets, options, &mut gpus, &mut |targets, readings| match readings {
+            1 => look_at_threads(targets, options, &runtimes),
+            _ => histories = Some(torch_notes::histories(targets, &runtimes)),
+        });
     let mut has_more = false;
     for target in targets.iter_mut().filter(|target| target.may_lack_one()) {
         has_more |= target.search_all(options, progress);
     }
     if has_more {
-        readings = take_readings(&mut targets, options, &mut gpus);
+        readings = take_readings(&mut targets, options, &mut gpus, &mut |_, _| {});
     }
     let mut ranks = motion::over(readings);
     for target in &mut targets {
@@ -174,7 +178,8 @@ pub fn dump(
         target.look_at_job(&ranks);
     }
     process::look_at_stores(&mut targets);
-    let torch_notes = torch_notes::read(&targets, &mut ranks, &runtimes);
+    let histories = histories.unwrap_or_else(|| torch_notes::histories(&mut targets, &runtimes));
+    let torch_notes = torch_notes::notes(histories, &mut ranks);
     for target in &mut targets {
         target.note_silence();
     }
@@ -207,11 +212,13 @@ pub fn dump(
     })
 }
 
-/// Reads all processes until something has moved everywhere, or long enough to say that nothing does.
+/// Reads all processes until something has moved everywhere, or long enough to say that nothing does. `between` is called
+/// before the next reading, with the number of those that were taken.
 fn take_readings(
     targets: &mut [process::Target],
     options: &DumpOptions,
     gpus: &mut GpuWatch,
+    between: &mut dyn FnMut(&mut [process::Target], usize),
 ) -> Vec<motion::Reading> {
     let mut readings = Vec::new();
     loop {
@@ -225,7 +232,8 @@ fn take_readings(
         if is_last || readings.len() >= MAX_READINGS || (readings.len() > 1 && motion::all_moved(&readings)) {
             return readings;
         }
-        thread::sleep(options.interval);
+        between(targets, readings.len());
+        thread::sleep(options.interval.saturating_sub(at.elapsed()));
     }
 }
 
@@ -234,20 +242,27 @@ fn take_readings(
 fn look_at_threads(targets: &mut [process::Target], options: &DumpOptions, runtimes: &python::Runtimes) {
     let names = Names::new(options.debug_files.clone());
     let sampler = Sampler::default();
-    let at_once = targets.len().min(LOOKED_AT_ONCE);
-    let left = Mutex::new(targets.iter_mut());
-    let look = || {
-        while let Some(target) = { left.lock().unwrap_or_else(PoisonError::into_inner).next() } {
-            target.look_at_threads(options.stacks, &names, &sampler);
-            target.look_at_python(options.stacks, runtimes);
+    some_at_once(targets.iter_mut(), &|target| {
+        target.look_at_threads(options.stacks, &names, &sampler);
+        target.look_at_python(options.stacks, runtimes);
+    });
+}
+
+/// Does the work for all items, for some of them at the same time.
+fn some_at_once<T: Send>(items: impl ExactSizeIterator<Item = T> + Send, work: &(impl Fn(T) + Sync)) {
+    let at_once = items.len().min(LOOKED_AT_ONCE);
+    let left = Mutex::new(items);
+    let work = || {
+        while let Some(item) = { left.lock().unwrap_or_else(PoisonError::into_inner).next() } {
+            work(item);
         }
     };
     thread::scope(|scope| {
         for _ in 1..at_once {
             // If no other thread can be started, this one does all.
-            let _ = thread::Builder::new().name("ncclflow-look".to_owned()).spawn_scoped(scope, look);
+            let _ = thread::Builder::new().name("ncclflow-look".to_owned()).spawn_scoped(scope, work);
         }
-        look();
+        work();
     });
 }
 

@@ -2,7 +2,7 @@
 //! rank, for the verdict: the rank's report has them, so that dumps of several hosts can be compared. The
 //! notes are torch's word, of the time at which torch wrote them; `ncclflow history` has all of them.
 
-use super::{RankReport, process::Target};
+use super::{RankReport, process::Target, some_at_once};
 use flow::text::joined;
 use inspect::python::Runtimes;
 use torch::flight_recorder::{Entry, ProcessGroup};
@@ -16,12 +16,19 @@ const MAX_GROUPS: usize = 32;
 /// GPU calls some tens of them.
 const MAX_CALLS: usize = 64;
 
+/// Reads torch's notes of these processes.
+pub(super) fn histories(targets: &mut [Target], runtimes: &Runtimes) -> Vec<ProcessHistory> {
+    let mut found: Vec<ProcessHistory> = Vec::new();
+    found.resize_with(targets.len(), ProcessHistory::default);
+    some_at_once(targets.iter_mut().zip(&mut found), &|(target, history)| {
+        *history = torch_history::read(&target.process, &mut Builds::default(), runtimes);
+    });
+    found
+}
+
 /// Returns a sentence for each process group, and one for each process whose notes cannot be read. `ranks`
 /// are those that were read of NCCL; each gets torch's notes of it.
-pub(super) fn read(targets: &[Target], ranks: &mut [RankReport], runtimes: &Runtimes) -> Vec<String> {
-    let mut builds = Builds::default();
-    let mut found: Vec<ProcessHistory> =
-        targets.iter().map(|target| torch_history::read(&target.process, &mut builds, runtimes)).collect();
+pub(super) fn notes(mut found: Vec<ProcessHistory>, ranks: &mut [RankReport]) -> Vec<String> {
     let mut groups = torch_history::compare(&mut found, &comm_ranks(ranks));
     add(ranks, &found);
     groups.sort_by_key(|group| std::cmp::Reverse(group.verdict.state));
@@ -110,6 +117,9 @@ fn entries_of<'a>(ring: &'a RingReport, group: &'a ProcessGroup) -> impl Iterato
 /// Makes the notes of a group from the ring of its process.
 fn noted(notes: &NotesReport, ring: &RingReport, group: &ProcessGroup) -> Noted {
     let entries: Vec<&Entry> = entries_of(ring, group).collect();
+    let all = Noted::of(&entries, notes.read_ns, MAX_CALLS);
+    // A count says something only if nothing was overwritten.
+    let has_first = ring.recorded <= ring.max_entries;
     Noted {
         group: names::group(&group.name, &group.description),
         noticed_ns: ring.noticed_ns,
@@ -117,8 +127,9 @@ fn noted(notes: &NotesReport, ring: &RingReport, group: &ProcessGroup) -> Noted 
         is_whole: ring.enabled
             && ring.torn == 0
             && notes.unknown.is_none()
-            && (!entries.is_empty() || ring.recorded <= ring.max_entries),
-        ..Noted::of(&entries, notes.read_ns, MAX_CALLS)
+            && (!entries.is_empty() || has_first),
+        messages: if has_first { all.messages } else { Vec::new() },
+        ..all
     }
 }
 

@@ -20,7 +20,7 @@ use inspect::{host::host_name, process::Process, python::Runtimes};
 pub use find::Builds;
 pub use judge::{Call, Difference, GroupVerdict, HistoryState, LATE_NS, Late};
 pub use judge::{over, progress, seconds};
-pub use noted::{Noted, NotedCall, NotedKind};
+pub use noted::{Noted, NotedCall, NotedKind, NotedMessage, NotedMessages, NotedWay};
 pub use noted::{by_collective, first_difference};
 pub use ranks::{CommRank, ToldRank, told_rank};
 pub use report::{GroupHistory, HistoryVerdict, Member, NotesReport, ProcessHistory};

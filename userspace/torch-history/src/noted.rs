@@ -26,6 +26,38 @@ pub struct Noted {
     pub kinds: Vec<NotedKind>,
     /// The latest collectives, oldest first.
     pub calls: Vec<NotedCall>,
+    /// Sends and receives with each peer; none where the notes do not reach back to the first of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<NotedMessages>,
+}
+
+/// Sends and receives of a rank with a peer, as the group numbers its ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NotedMessages {
+    pub peer: u32,
+    pub sends: NotedWay,
+    pub receives: NotedWay,
+}
+
+/// Sends, or receives.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NotedWay {
+    /// Number of calls.
+    pub called: u64,
+    /// The oldest call that torch has not seen to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open: Option<NotedMessage>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NotedMessage {
+    /// Description: `recv 0<-1 [1024] Float (train.py:52)`.
+    pub what: String,
+    /// Unix time in ns.
+    pub called_ns: i64,
 }
 
 /// Properties that several collectives share.
@@ -78,6 +110,7 @@ impl Noted {
             let completed_ns = entries.iter().filter_map(|entry| entry.time_discovered_completed_ns).max();
             noted.calls.push(NotedCall { seq, kind, called_ns, completed_ns });
         }
+        noted.messages = messages(entries);
         noted
     }
 
@@ -141,6 +174,42 @@ pub fn first_difference<'a, W: Copy>(
     })
 }
 
+/// Counts sends and receives by peer. Those of one group call have one number, and only one of them, or an entry
+/// for the call, is marked when all have ended.
+fn messages(entries: &[&Entry]) -> Vec<NotedMessages> {
+    let mut calls: BTreeMap<u64, Vec<&Entry>> = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| entry.is_p2p) {
+        calls.entry(entry.p2p_seq_id).or_default().push(entry);
+    }
+    let mut by_peer: BTreeMap<u32, NotedMessages> = BTreeMap::new();
+    for call in calls.values() {
+        let has_ended = call.iter().any(|entry| entry.retired || entry.is_completed());
+        for entry in call {
+            let Some((is_send, peer)) = message(entry.function()) else { continue };
+            let of_peer =
+                by_peer.entry(peer).or_insert_with(|| NotedMessages { peer, ..NotedMessages::default() });
+            let way = if is_send { &mut of_peer.sends } else { &mut of_peer.receives };
+            way.called += 1;
+            if !has_ended && way.open.is_none() {
+                let (what, called_ns) = (what(&[entry]), entry.time_created_ns);
+                way.open = Some(NotedMessage { what, called_ns });
+            }
+        }
+    }
+    by_peer.into_values().collect()
+}
+
+/// Parses `send 0->1` and `recv 0<-1`: whether it is a send, and the peer.
+fn message(function: &str) -> Option<(bool, u32)> {
+    let (name, ends) = function.split_once(' ')?;
+    let (is_send, arrow) = match name {
+        "send" => (true, "->"),
+        "recv" => (false, "<-"),
+        _ => return None,
+    };
+    Some((is_send, ends.split_once(arrow)?.1.parse().ok()?))
+}
+
 fn what(entries: &[&Entry]) -> String {
     let Some(entry) = entries.last() else { return String::new() };
     let (sizes, dtypes) = (names::sizes(&entry.input_sizes), names::dtypes(&entry.input_dtypes));
@@ -168,5 +237,49 @@ fn signature(entry: &Entry) -> Signature<'_> {
         inputs
     } else {
         (function, &[], &[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn p2p(seq: u64, name: &str, retired: bool) -> Entry {
+        Entry {
+            p2p_seq_id: seq,
+            profiling_name: format!("nccl:{name}"),
+            input_sizes: vec![vec![8]],
+            input_dtypes: vec!["Float".to_owned()],
+            time_created_ns: 10 + seq.cast_signed(),
+            is_p2p: true,
+            retired,
+            ..Entry::default()
+        }
+    }
+
+    /// As torch notes them: parts of a group call are never marked themselves, the call is.
+    #[test]
+    fn messages_are_counted_by_peer_and_those_of_a_group_call_end_with_it() {
+        let entries = [
+            p2p(1, "send 0->1", true),
+            p2p(2, "send 0->1", false),
+            p2p(2, "recv 0<-2", false),
+            p2p(2, "coalesced", true),
+            p2p(3, "recv 0<-1", false),
+            p2p(4, "recv 0<-1", false),
+            p2p(5, "recv 0<-x", false),
+        ];
+        let noted = Noted::of(&entries.each_ref(), 99, 64);
+        let way = |called, open: Option<(&str, i64)>| NotedWay {
+            called,
+            open: open.map(|(what, called_ns)| NotedMessage { what: what.to_owned(), called_ns }),
+        };
+        let receives = way(2, Some(("recv 0<-1 [8] Float", 13)));
+        let expected = [
+            NotedMessages { peer: 1, sends: way(2, None), receives },
+            NotedMessages { peer: 2, sends: way(0, None), receives: way(1, None) },
+        ];
+        assert_eq!(noted.messages, expected);
+        assert!(noted.calls.is_empty());
     }
 }

@@ -187,6 +187,15 @@ fn over_communicators(
         format!("{}{behind}", circles::sentence(what, &ends))
     } else {
         let culprits = &first.report.verdict.culprits;
+        let several_hosts = has_several_hosts(communicators);
+        let by_process = |ranks: &[u32], processes: &BTreeSet<ProcessId<'_>>| {
+            let process = |(host, pid): &ProcessId<'_>| {
+                if several_hosts { format!("{pid} on {host}") } else { pid.to_string() }
+            };
+            let pids = joined(processes.iter().take(8).map(process), ", ");
+            let pids = if pids.is_empty() { pids } else { format!(" (process {pids})") };
+            format!("{}{pids}", named(ranks))
+        };
         let read = |number: &u32| first.report.ranks.iter().find(|rank| rank.rank == *number);
         let whom = if culprits.is_empty() {
             "no rank that can be named".to_owned()
@@ -199,13 +208,7 @@ fn over_communicators(
         {
             absent
         } else {
-            let several = has_several_hosts(communicators);
-            let process = |(host, pid): &ProcessId<'_>| {
-                if several { format!("{pid} on {host}") } else { pid.to_string() }
-            };
-            let pids = joined(first.culprits.iter().take(8).map(process), ", ");
-            let pids = if pids.is_empty() { pids } else { format!(" (process {pids})") };
-            format!("{}{pids}", named(culprits))
+            by_process(culprits, &first.culprits)
         };
         let is_same = ends.iter().all(|one| one.culprits == first.culprits);
         let others = match (behind, ends.len() - 1) {
@@ -220,7 +223,18 @@ fn over_communicators(
         let hash = &first.report.comm_hash;
         let hash = first.report.name.as_ref().map_or_else(String::new, |_| format!(" [{hash}]"));
         let never = first.report.verdict.kind == Some(Kind::NeverMatches);
-        let what_for = if never { "can never be made".to_owned() } else { format!("waits for {whom}") };
+        let victims = processes_of(first.report, &first.report.verdict.victims);
+        let is_mutual = culprits.is_empty() && first.report.verdict.kind == Some(Kind::NoCounterpart);
+        let what_for = if never {
+            "can never be made".to_owned()
+        } else if is_mutual {
+            format!(
+                "does not go on: {} wait for each other",
+                by_process(&first.report.verdict.victims, &victims)
+            )
+        } else {
+            format!("waits for {whom}")
+        };
         // Where there is a name, the hash comes last.
         format!("{what}: communicator {} {what_for}{others}{hash}", first.name())
     };

@@ -8,9 +8,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Case, Kind, State, Verdict, disagreement::minority, inside_calls, named, subject};
+use super::{
+    Case, Kind, State, Verdict, disagreement::minority, inside_calls, named,
+    pending_calls::without_counterpart, subject,
+};
 use flow::text::joined;
-use torch_history::{LATE_NS, Noted, NotedCall, NotedKind, first_difference, progress, seconds};
+use torch_history::{
+    LATE_NS, Noted, NotedCall, NotedKind, NotedMessage, NotedMessages, NotedWay, first_difference, progress,
+    seconds,
+};
 
 /// Maximum number of sides and groups of ranks that a sentence lists.
 const MAX_LISTED: usize = 4;
@@ -43,6 +49,29 @@ struct Late<'a> {
     what: &'a str,
 }
 
+/// A send or receive of a rank, whose other end the peer has not called.
+struct OneSided<'a> {
+    rank: u32,
+    peer: u32,
+    open: &'a NotedMessage,
+    seconds: f64,
+    /// Calls of the peer, and of the rank.
+    theirs: u64,
+    called: u64,
+    lacks: &'static str,
+}
+
+impl OneSided<'_> {
+    fn sentence(&self) -> String {
+        let Self { rank, peer, open, seconds, theirs, called, lacks } = self;
+        format!(
+            "rank {rank} called {} {seconds:.1} s before, and rank {peer} has called {theirs} of {called} {lacks} \
+             rank {rank}, by torch's flight recorder",
+            open.what
+        )
+    }
+}
+
 /// Number under which ranks called different collectives, and the ranks by what must be the same on all
 /// ranks, and its description.
 type Difference<'a> = (u64, BTreeMap<(&'a str, &'a str), BTreeSet<u32>>);
@@ -60,7 +89,7 @@ impl<'a> View<'a> {
         let ranks = ranks?;
         let group = &*ranks.values().next()?.group;
         let is_one = ranks.values().all(|noted| noted.is_whole && noted.group == group);
-        let is_called = ranks.values().any(|noted| !noted.calls.is_empty());
+        let is_called = ranks.values().any(|noted| !noted.calls.is_empty() || !noted.messages.is_empty());
         (is_one && is_called && ranks.len() > 1).then_some(Self { group, ranks })
     }
 
@@ -98,6 +127,33 @@ impl<'a> View<'a> {
             .into_iter()
             .map(|(kind, ranks)| ((&*kind.must_match, &*kind.what), ranks.into_iter().collect()));
         Some((seq, sides.collect()))
+    }
+
+    /// Finds sends and receives that a rank called long before, and whose other ends have not been called.
+    fn one_sided(&self) -> Vec<OneSided<'a>> {
+        let mut found = Vec::new();
+        for (number, noted) in &self.ranks {
+            for with in &noted.messages {
+                let Some(theirs) = self.ranks.get(&with.peer).filter(|_| with.peer != *number) else {
+                    continue;
+                };
+                let theirs = theirs.messages.iter().find(|theirs| theirs.peer == *number);
+                let of_peer = |way: fn(&NotedMessages) -> &NotedWay| theirs.map_or(0, |all| way(all).called);
+                for (own, theirs, lacks) in [
+                    (&with.sends, of_peer(|all| &all.receives), "receives from"),
+                    (&with.receives, of_peer(|all| &all.sends), "sends to"),
+                ] {
+                    let Some(open) = own.open.as_ref().filter(|_| theirs < own.called) else { continue };
+                    let waited = noted.read_ns.saturating_sub(open.called_ns);
+                    if waited >= LATE_NS {
+                        let seconds = seconds(waited);
+                        let (rank, peer, called) = (*number, with.peer, own.called);
+                        found.push(OneSided { rank, peer, open, seconds, theirs, called, lacks });
+                    }
+                }
+            }
+        }
+        found
     }
 
     fn late_sentence(&self, late: &Late<'_>) -> String {
@@ -167,7 +223,17 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
                 verdict = decided_by(case, &view, &late).with(verdict.evidence);
             }
             (None, Some(late)) => verdict.evidence.extend([view.late_sentence(&late), BOTH.to_owned()]),
-            (None, None) => verdict.evidence.push(view.progress()),
+            (None, None) => match &*view.one_sided() {
+                [] => verdict.evidence.push(view.progress()),
+                open => {
+                    let mut evidence = vec![format!("nothing moved for {:.1} s", case.seconds)];
+                    evidence.extend(open.iter().take(MAX_LISTED).map(OneSided::sentence));
+                    let whom = open.iter().map(|one| (one.rank, one.peer));
+                    let mut found = without_counterpart(whom, evidence);
+                    case.add_halted(&mut found);
+                    verdict = found.with(verdict.evidence);
+                }
+            },
         },
         State::Stuck | State::Waiting => match (difference, late) {
             (Some(difference), _) if by_gpus => verdict = differs(case, &view, &difference, verdict),

@@ -31,10 +31,6 @@ pub(super) fn pending_calls(case: &Case<'_>) -> Option<Verdict> {
     if open.is_empty() {
         return None;
     }
-    let victims: BTreeSet<u32> = open.iter().map(|(rank, ..)| *rank).collect();
-    // A rank that itself waits for another is not where the waiting ends.
-    let culprits: BTreeSet<u32> =
-        open.iter().map(|(_, peer, _)| *peer).filter(|peer| !victims.contains(peer)).collect();
     let mut evidence = vec![format!("nothing was launched for {:.1} s", case.seconds)];
     for (rank, peer, direction) in open.iter().take(MAX_SENTENCES) {
         let (wants, lacks) = match direction {
@@ -47,10 +43,21 @@ pub(super) fn pending_calls(case: &Case<'_>) -> Option<Verdict> {
              rank {rank} pending"
         ));
     }
+    Some(without_counterpart(open.iter().map(|(rank, peer, _)| (*rank, *peer)), evidence))
+}
+
+/// Returns the verdict on ranks that wait for the send or receive of others: each rank, and whom it waits for.
+pub(super) fn without_counterpart(
+    open: impl Iterator<Item = (u32, u32)> + Clone,
+    mut evidence: Vec<String>,
+) -> Verdict {
+    let victims: BTreeSet<u32> = open.clone().map(|(rank, _)| rank).collect();
+    // A rank that itself waits for another is not where the waiting ends.
+    let culprits: BTreeSet<u32> = open.map(|(_, peer)| peer).filter(|peer| !victims.contains(peer)).collect();
     if culprits.is_empty() {
         evidence.push("the ranks wait for each other in a circle".to_owned());
     }
-    Some(Verdict::stuck(Kind::NoCounterpart, culprits, victims, evidence))
+    Verdict::stuck(Kind::NoCounterpart, culprits, victims, evidence)
 }
 
 /// Returns the sends or the receives that a rank has not launched, by peer.

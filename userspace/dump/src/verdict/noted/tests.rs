@@ -7,7 +7,7 @@ use crate::{
         tests::made::{check, lazy, over_nvlink, rank, waiting},
     },
 };
-use torch_history::{Noted, NotedCall, NotedKind};
+use torch_history::{Noted, NotedCall, NotedKind, NotedMessage, NotedMessages, NotedWay};
 
 const SECOND: i64 = 1_000_000_000;
 const READ: i64 = 1_000 * SECOND;
@@ -33,7 +33,17 @@ fn noted(calls: &[&str], completed: usize) -> Noted {
         is_whole: true,
         kinds: calls.iter().map(kind).collect(),
         calls: (0..calls.len()).map(call).collect(),
+        messages: Vec::new(),
     }
+}
+
+/// A rank that has called so many sends to a peer, and receives from it; the last receive has not ended.
+fn with_messages(peer: u32, sent: u64, received: u64, called_before: i64) -> Noted {
+    let what = "recv [1024] Float (model.py:9)".to_owned();
+    let open = NotedMessage { what, called_ns: READ - called_before * SECOND };
+    let receives = NotedWay { called: received, open: (received > 0).then_some(open) };
+    let sends = NotedWay { called: sent, open: None };
+    Noted { messages: vec![NotedMessages { peer, sends, receives }], ..noted(&[REDUCE], 1) }
 }
 
 const REDUCE: &str = "all_reduce [1024] Float";
@@ -165,4 +175,28 @@ fn notes_never_overrule_what_was_measured_and_disagreement_is_said() {
     let verdict = judge(&with(equal, [ahead.clone(), ahead.clone(), behind.clone(), ahead.clone()]), &[]);
     check(&verdict, State::Unknown, &[], &[], "rank 2 has not called collective 4702");
     says(&verdict, "NCCL's own memory says otherwise");
+}
+
+/// NCCL does not count sends and receives, and its GPUs only tell that something waits.
+#[test]
+fn a_receive_that_no_send_was_called_for_names_the_rank_that_should_send() {
+    let ranks = || [0, 1, 2, 3].map(|number| over_nvlink(number, 4, Some(Work::Waits)));
+    let idle = || noted(&[REDUCE], 1);
+    let judged = |first: Noted, second: Noted| judge(&with(ranks(), [first, second, idle(), idle()]), &[]);
+    let verdict = judged(with_messages(1, 0, 3, 9), with_messages(0, 2, 0, 9));
+    check(
+        &verdict,
+        State::Stuck,
+        &[1],
+        &[0],
+        "rank 0 called recv [1024] Float (model.py:9) 9.0 s before, and rank 1 has called 2 of 3 sends to rank 0",
+    );
+    assert_eq!(verdict.kind, Some(Kind::NoCounterpart));
+    // Both receive first.
+    let verdict = judged(with_messages(1, 0, 1, 9), with_messages(0, 0, 1, 9));
+    check(&verdict, State::Stuck, &[], &[0, 1], "the ranks wait for each other in a circle");
+    // The send was called: the link is slow, or stands.
+    assert_eq!(judged(with_messages(1, 0, 3, 9), with_messages(0, 3, 0, 9)).state, State::Unknown);
+    // The receive was called a moment ago.
+    assert_eq!(judged(with_messages(1, 0, 3, 0), with_messages(0, 2, 0, 0)).state, State::Unknown);
 }
