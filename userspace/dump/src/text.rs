@@ -10,7 +10,7 @@ use super::{
     ProcessState, PythonGroup, PythonReport, RankReport, gpus, nics, of_host, python,
     verdict::{Kind, State, named},
 };
-use flow::text::{joined, write_paragraph as wrapped};
+use flow::text::{counted, joined, write_paragraph as wrapped};
 use inspect::{gpu::GpuReport, memory::ScanEnd, threads::Thread};
 use nccl_library::nccl::Direction;
 
@@ -418,10 +418,10 @@ fn write_rank(out: &mut String, rank: &RankReport, is_verbose: bool) -> fmt::Res
         write!(line, ", {function} {count}")?;
     }
     if let Some(count) = rank.counters.coll_op_count.filter(|_| rank.counters.seq_number.is_empty()) {
-        write!(line, ", {count} collectives")?;
+        write!(line, ", {}", counted(count, "collective"))?;
     }
     if let Some(count) = rank.counters.p2p_op_count.filter(|count| *count > 0) {
-        write!(line, ", {count} p2p batches")?;
+        write!(line, ", {}", counted(count, "p2p batch"))?;
     }
     match rank.kernel_channels.as_deref().map(<[u32]>::len) {
         None | Some(0) => {}

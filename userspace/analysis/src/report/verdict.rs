@@ -1,6 +1,6 @@
 //! The verdict in one sentence: the worst finding of `check`.
 
-use flow::schema::Outcome;
+use flow::{schema::Outcome, text::counted};
 
 use super::data::{FindingData, JobData, JobIterationsData, Level, SeriesData, VerdictData};
 use crate::{
@@ -175,8 +175,8 @@ fn nothing_found(report: &CheckReport, seen: Seen) -> (Level, String) {
     };
     let comms = report.communicators.len();
     let what = match comms {
-        1 => format!("{collectives} collectives"),
-        _ => format!("{collectives} collectives of {comms} communicators"),
+        1 => counted(collectives, "collective"),
+        _ => format!("{} of {comms} communicators", counted(collectives, "collective")),
     };
     (level, format!("No fault was found: {who} agree on {what}{waits}{lost}."))
 }

@@ -7,7 +7,7 @@ use super::{
     launches::Launches,
 };
 use crate::{CopiedRank, grouped};
-use flow::text::{age, column_widths, cut_left, cut_right, write_wrapped};
+use flow::text::{age, column_widths, counted, cut_left, cut_right, write_wrapped};
 use nccl_library::symbols::SymbolSource;
 
 /// Minimum width of the list; it does not fit into less.
@@ -184,8 +184,7 @@ fn communicator_text(communicator: &CommunicatorEntry) -> String {
 
 fn launches_text(launches: &Launches) -> String {
     let mut text = match launches.collectives {
-        Some(1) => "  1 collective".to_owned(),
-        Some(count) => format!("  {count} collectives"),
+        Some(count) => format!("  {}", counted(count, "collective")),
         None => String::new(),
     };
     if let Some(since) = &launches.since_last_look {

@@ -1,5 +1,7 @@
 //! Numbers, sizes and durations for people, in few columns.
 
+use std::fmt::Display;
+
 /// Writes a number in four digits at most: `950`, `1.25k`, `12.5M`.
 pub fn number(value: f64) -> String {
     let (scaled, unit) = scaled(value);
@@ -78,9 +80,12 @@ fn digits(value: f64, unit: &str) -> String {
     }
 }
 
-/// Counts things: `1 rank`, `2 ranks`.
-pub fn counted(number: usize, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+/// Counts things: `1 rank`, `2 ranks`, `3 processes`.
+pub fn counted(number: impl Display + PartialEq + From<u8> + Copy, what: &str) -> String {
+    if number == 1.into() {
+        return format!("1 {what}");
+    }
+    format!("{number} {what}{}", if what.ends_with(['s', 'h']) { "es" } else { "s" })
 }
 
 #[cfg(test)]

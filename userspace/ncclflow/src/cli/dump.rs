@@ -23,7 +23,7 @@ use super::{
 };
 use analysis::export::RankFiles;
 use dump::{self, DumpOptions, DumpReport, RecorderDumps, State};
-use flow::text::joined;
+use flow::text::{counted, joined};
 use inspect::memory::ScanLimits;
 
 /// Heading in `--help`.
@@ -196,6 +196,6 @@ fn write_flight_recorder(report: &DumpReport, prefix: &Path) -> Result<()> {
         files.write((*rank).into(), &dump.entries, &dump.groups, dump.comm_lib_version.as_deref())?;
         entries += dump.entries.len();
     }
-    tell!("{entries} entries of {} ranks written to {}", ranks.len(), prefix.display());
+    tell!("{entries} entries of {} written to {}", counted(ranks.len(), "rank"), prefix.display());
     Ok(())
 }

@@ -10,6 +10,7 @@ use clap::Args;
 
 use super::{Versioned, exit::Exit, progress::reading, shared_args::PartArgs, write_report};
 use analysis::export::{ExportOptions, Exported, Format, InspectorVersion, ViewOptions, export};
+use flow::text::counted;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -150,10 +151,10 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
     let rows = &exported.rows;
     writeln!(
         out,
-        "{} operations × channels, {} messages and {} calls exported into {}",
+        "{} operations × channels, {} and {} exported into {}",
         rows.ops,
-        rows.messages,
-        rows.calls,
+        counted(rows.messages, "message"),
+        counted(rows.calls, "call"),
         args.output.display()
     )?;
     write_notes(exported, out)?;

@@ -19,7 +19,7 @@ use super::{
 use crate::fleet::Gathered;
 use analysis::export::RankFiles;
 use dump::history::{self, HistoryOptions, HistoryReport};
-use flow::text::joined;
+use flow::text::{counted, joined};
 use torch_history::HistoryState;
 
 #[derive(Debug, Args)]
@@ -139,7 +139,7 @@ pub(super) fn run(args: &HistoryArgs) -> Result<Exit> {
     // There is one format.
     if let (Some(HistoryFormat::FlightRecorder), Some(prefix)) = (args.format, &args.output) {
         let count = write_flight_recorder(&report, prefix).context("writing torch's flight recorder")?;
-        tell!("{count} files of torch's flight recorder: {}", prefix.display());
+        tell!("{} of torch's flight recorder: {}", counted(count, "file"), prefix.display());
     }
     Ok(match report.verdict.state {
         HistoryState::Agree => Exit::Done,

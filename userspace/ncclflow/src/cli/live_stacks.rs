@@ -1,6 +1,7 @@
 //! `ncclflow stacks` of processes and of recordings.
 
 use std::{
+    collections::BTreeSet,
     io::{self, Write},
     path::Path,
     time::Instant,
@@ -16,7 +17,10 @@ use super::{
     whom::{may_trace, none_matched},
 };
 use analysis::export::sources;
-use flow::{session::Level, text::joined};
+use flow::{
+    session::Level,
+    text::{counted, joined},
+};
 use inspect::layout_cache::default_folder;
 use stacks::{CallStacks, LiveStacks};
 use trace::{
@@ -45,16 +49,23 @@ pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<()> {
         _ => StackKind::Python,
     };
     options.choice.stacks = Some(StackChoice { kind, depth: args.frames() });
-    let outcome = with_signals(
+    let (outcome, without) = with_signals(
         move |stop| {
-            record(&options, stop, &mut |notice| match notice {
-                Notice::NoStacks { pid, why } => tell!("process {pid}: no call stacks: {why}"),
+            let mut without = BTreeSet::new();
+            let outcome = record(&options, stop, &mut |notice| match notice {
+                Notice::NoStacks { pid, why } => {
+                    tell!("process {pid}: no call stacks: {why}");
+                    without.insert(pid);
+                }
                 Notice::NotSeen(what) => tell!("ncclflow: {what}"),
                 Notice::PassedOver(why) => tell!("not traced: {why}"),
                 Notice::TargetExited { pid } => tell!("process {pid} exited"),
-                Notice::Recording { probes } => tell!("watching with {probes} probes; Ctrl-C ends it"),
+                Notice::Recording { probes } => {
+                    tell!("watching with {}; Ctrl-C ends it", counted(probes, "probe"))
+                }
                 _ => {}
-            })
+            });
+            outcome.map(|outcome| (outcome, without))
         },
         || {},
     )?;
@@ -66,7 +77,12 @@ pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<()> {
     if lost > 0 {
         tell!("{lost} records were lost: calls are missing, or their stacks");
     }
-    finish(args, &live)
+    finish(args, &live)?;
+    let targets = &outcome.report.targets;
+    if !targets.is_empty() && targets.iter().all(|target| without.contains(&target.pid)) {
+        bail!("no process has Python stacks that can be read; --native shows native ones");
+    }
+    Ok(())
 }
 
 /// Counts the stacks of a recording, or of all windows in a folder.

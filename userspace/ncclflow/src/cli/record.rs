@@ -26,7 +26,7 @@ use flow::{
         CallSource, FilesReport, FilesState, Level, ProbePlace, ProbeReport, SessionReport, SessionState,
         UncutProcess, WindowIterations,
     },
-    text::joined,
+    text::{self, joined},
 };
 use inspect::{
     clock::realtime_offset_ns,
@@ -152,7 +152,7 @@ impl Console {
                     || "recording to no files".to_owned(),
                     |output| format!("recording to {}", output.display()),
                 );
-                tell!("{to} with {probes} probes; Ctrl-C ends it");
+                tell!("{to} with {}; Ctrl-C ends it", text::counted(*probes, "probe"));
             }
             Notice::TargetExited { pid } => tell!("process {pid} exited"),
             Notice::Joined { process, library } => {
@@ -179,9 +179,9 @@ impl Console {
                 let seen = Seen::of(&report.communicators).told(report.level, self.is_verbose);
                 let lost = report.loss.records_lost + report.loss.records_dropped + report.loss.lines_lost;
                 tell!(
-                    "window {} closed: {} ranks with {seen}; {lost} lost",
+                    "window {} closed: {} with {seen}; {lost} lost",
                     window.number,
-                    report.communicators.len()
+                    text::counted(report.communicators.len(), "rank")
                 );
                 if let Some(iterations) = &window.iterations {
                     tell_iterations(iterations);
@@ -197,7 +197,7 @@ impl Console {
                 self.progress.get_or_insert_with(|| ProgressLine::new("")).files(*done, *of);
             }
             Notice::Detaching { left } if self.detaching_since.is_none() => {
-                tell!("the recording is complete; detaching {left} probes");
+                tell!("the recording is complete; detaching {}", text::counted(*left, "probe"));
                 self.detaching_since = Some(Instant::now());
             }
             Notice::Detaching { .. } => {}
@@ -333,15 +333,17 @@ impl Seen {
 
     fn told(self, level: Option<Level>, is_verbose: bool) -> String {
         if level == Some(Level::Api) {
-            return format!("{} calls", self.calls);
+            return text::counted(self.calls, "call");
         }
-        let mut told = counted([
-            (self.calls, "calls"),
-            (self.collectives, "collectives"),
-            (self.sends_receives, "sends and receives"),
-            (self.launches, "launches without proxy operations"),
-            (self.messages, "messages"),
-        ]);
+        let launch = if self.launches == 1 { "launch" } else { "launches" };
+        let mut told = Vec::new();
+        told.extend((self.calls > 0).then(|| text::counted(self.calls, "call")));
+        told.extend((self.collectives > 0).then(|| text::counted(self.collectives, "collective")));
+        told.extend(counted([(self.sends_receives, "sends and receives")]));
+        told.extend(
+            (self.launches > 0).then(|| format!("{} {launch} without proxy operations", self.launches)),
+        );
+        told.extend((self.messages > 0).then(|| text::counted(self.messages, "message")));
         if told.is_empty() {
             told.push("no operation".to_owned());
         }

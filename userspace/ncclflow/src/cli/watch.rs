@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use flow::text::{column_widths, joined, number, plain};
+use flow::text::{column_widths, counted, joined, number, plain};
 use inspect::gpu::{self, GpuSamples};
 use trace::{
     health::{Health, Subject},
@@ -273,7 +273,7 @@ impl Observer for Shown<'_> {
         if !self.is_ready {
             self.is_ready = true;
             self.health.begin_recording();
-            tell!("watching {} processes; Ctrl-C ends it", own.processes);
+            tell!("watching {}; Ctrl-C ends it", counted(own.processes, "process"));
         }
         let sight = own.sight;
         let blind = sight.problem().filter(|_| sight.is_blind() && own.processes == 0);
@@ -369,11 +369,11 @@ fn line(event: &Event) -> String {
     let body = &event.body;
     let job = body.job.as_ref().map_or_else(String::new, |job| {
         format!(
-            "job {} ({}, {} processes, {} communicators): ",
+            "job {} ({}, {}, {}): ",
             job.name,
             job.user,
-            job.pids.len(),
-            job.communicators
+            counted(job.pids.len(), "process"),
+            counted(job.communicators, "communicator")
         )
     });
     let kind = body.kind.map_or_else(String::new, |kind| format!("{} ", kind.name().to_uppercase()));

@@ -7,7 +7,7 @@ use clap::{ValueEnum as _, builder::PossibleValue};
 use flow::{
     schema::GpuRow,
     session::Level,
-    text::{bytes, cut_right, joined, nanoseconds, number},
+    text::{bytes, counted, cut_right, joined, nanoseconds, number},
 };
 use ratatui::{
     Frame,
@@ -26,7 +26,7 @@ use super::{
     once::{COLUMNS, MOST, NAME, WAITED_FOR, cells, mix},
     page::{draw_history, draw_page},
     rates::{KindRates, PeerRates, RankRates, Rates, Subject},
-    rows::{Row, counted},
+    rows::Row,
     state::State,
 };
 
@@ -125,8 +125,8 @@ fn heading_line(state: &State, subject: &Subject, width: usize) -> Line<'static>
         (5, "ncclflow top".bold()),
         (3, subject.host.clone().bold()),
         (4, format!("level {level}").bold()),
-        (2, counted(subject.processes.len(), "process", "processes").bold()),
-        (1, counted(ranks, "rank", "ranks").bold()),
+        (2, counted(subject.processes.len(), "process").bold()),
+        (1, counted(ranks, "rank").bold()),
         (0, if rates.lost > 0 { lost.red() } else { lost.into() }),
     ];
     if rates.undecodable > 0 {

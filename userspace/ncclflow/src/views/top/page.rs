@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use flow::text::{ago, bytes, number};
+use flow::text::{ago, bytes, counted, number};
 use ratatui::{
     Frame,
     layout::{
@@ -72,7 +72,7 @@ fn facts(row: &Row, ranks: &[&RankRates], subject: &Subject) -> Vec<Line<'static
     if let [rank] = ranks
         && let Some(launched) = rank.launched
     {
-        _ = write!(text, "; NCCL has launched {launched} collectives");
+        _ = write!(text, "; NCCL has launched {}", counted(launched, "collective"));
     }
     let pids = ranks.iter().filter_map(|rank| rank.key).map(|key| key.pid);
     let versions = pids.filter_map(|pid| subject.processes.get(&pid)).map(|process| process.nccl.as_str());
@@ -81,7 +81,8 @@ fn facts(row: &Row, ranks: &[&RankRates], subject: &Subject) -> Vec<Line<'static
     }
     let verdict = match row.lag {
         Some(Lag::Behind(collectives)) => {
-            format!("It has not launched {collectives} collectives that another rank had launched before.")
+            let behind = counted(collectives, "collective");
+            format!("It has not launched {behind} that another rank had launched before.")
         }
         Some(Lag::WaitedFor(_)) => {
             "Others wait long to receive from this rank, and it waits little itself.".to_owned()

@@ -14,7 +14,7 @@ use super::{
 };
 use flow::{
     statistics::RankKey,
-    text::{joined, ranges},
+    text::{counted, joined, ranges},
 };
 
 /// Longest list of ranges of ranks that is shown in a row.
@@ -181,9 +181,7 @@ fn row(
         (View::Communicators, Some(key)) => {
             (key.comm_name(), format!("{} of {n_ranks}", ranks.len()), several(&ranks))
         }
-        (View::Processes, Some(key)) => {
-            (counted(ranks.len(), "rank", "ranks"), String::new(), key.pid.to_string())
-        }
+        (View::Processes, Some(key)) => (counted(ranks.len(), "rank"), String::new(), key.pid.to_string()),
     };
     Row {
         job: first.and_then(|key| jobs.get(&key.pid)).cloned().unwrap_or_default(),
@@ -221,11 +219,6 @@ fn rank_cell(numbers: &[i32], n_ranks: i32) -> String {
             if ranges.len() <= MAX_RANGES { ranges } else { format!("{} of {n_ranks}", numbers.len()) }
         }
     }
-}
-
-/// `1 process`, `3 processes`.
-pub(super) fn counted(count: usize, one: &str, several: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { several })
 }
 
 /// Puts kinds of op that there are about as many of in the order of their names: they do not change places
