@@ -9,7 +9,10 @@ mod fleets;
 mod traced;
 mod trial;
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    process::{Child, Command},
+};
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -54,6 +57,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "KIND")]
     only: Option<FaultKind>,
 
+    /// Programs beside the jobs that compute all the time
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    load: u32,
+
     /// Recordings of real jobs on GPUs, with samples of their counters: they are cut into others
     #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
@@ -71,6 +78,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(bench: &mut Bench, args: &Args) -> Result<Value> {
+    let _load = Load::start(args.load)?;
     let (mut table, mut judged) = (Table::default(), Vec::new());
     let ncclflow = bench.programs.join("ncclflow");
     let kept =
@@ -133,6 +141,29 @@ pub(crate) fn run(bench: &mut Bench, args: &Args) -> Result<Value> {
         "recall": figures::recall(&judged),
         "confusion": figures::confusion(&judged),
     }))
+}
+
+/// Programs that compute until this is dropped.
+struct Load(Vec<Child>);
+
+impl Load {
+    fn start(programs: u32) -> Result<Self> {
+        let mut load = Self(Vec::new());
+        for _ in 0..programs {
+            load.0.push(Command::new("sh").args(["-c", "while :; do :; done"]).spawn()?);
+        }
+        Ok(load)
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        for program in &mut self.0 {
+            // One that is gone needs no end.
+            let _ = program.kill();
+            let _ = program.wait();
+        }
+    }
 }
 
 /// Adds a run's line. A job that did not run says nothing of the tool: it has a line, and is not counted.

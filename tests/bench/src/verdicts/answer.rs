@@ -15,8 +15,15 @@ pub(super) struct Answer {
     pub(super) peer: Option<i64>,
     pub(super) percent: Option<f64>,
     pub(super) confidence: Option<f64>,
+    /// Kinds and ranks of further causes that are faults, too.
+    pub(super) others: Vec<(String, BTreeSet<i64>)>,
     /// Kinds and ranks that notes name.
     pub(super) notes: Vec<(String, BTreeSet<i64>)>,
+}
+
+/// Whether a cause of this kind names somebody.
+pub(super) fn accuses(kind: &str) -> bool {
+    ACCUSATIONS.contains(&kind)
 }
 
 impl Answer {
@@ -29,17 +36,19 @@ impl Answer {
         let ranks = |cause: &Value| {
             cause["ranks"].as_array().into_iter().flatten().filter_map(Value::as_i64).collect()
         };
-        let others = slow["others"].as_array().into_iter().flatten();
-        let notes = others.filter(|other| other["isNote"] == true);
+        let named = |is_note: bool| {
+            let others = slow["others"].as_array().into_iter().flatten();
+            let named = others.filter(|other| (other["isNote"] == true) == is_note);
+            named.map(|other| (other["kind"].as_str().unwrap_or_default().to_owned(), ranks(other))).collect()
+        };
         Self {
             kind: slow["kind"].as_str().unwrap_or("unknown").to_owned(),
             ranks: ranks(slow),
             peer: slow["peer"].as_i64(),
             percent: slow["percent"].as_f64(),
             confidence: slow["confidence"].as_f64(),
-            notes: notes
-                .map(|note| (note["kind"].as_str().unwrap_or_default().to_owned(), ranks(note)))
-                .collect(),
+            others: named(false),
+            notes: named(true),
         }
     }
 
@@ -59,13 +68,14 @@ impl Answer {
             peer: worst.and_then(|worst| worst["peer"].as_i64()),
             percent: None,
             confidence: None,
+            others: Vec::new(),
             notes: Vec::new(),
         }
     }
 
     /// Whether somebody is named as the one that makes the job slow.
     pub(super) fn accuses(&self) -> bool {
-        ACCUSATIONS.contains(&&*self.kind)
+        accuses(&self.kind)
     }
 
     /// The answer in a few words.
@@ -73,7 +83,9 @@ impl Answer {
         let ranks: Vec<String> = self.ranks.iter().map(ToString::to_string).collect();
         let peer = self.peer.map(|peer| format!("→{peer}")).unwrap_or_default();
         let percent = self.percent.map(|percent| format!(" {percent:.1} %")).unwrap_or_default();
-        format!("{} {}{peer}{percent}", self.kind, ranks.join(","))
+        let others: Vec<&str> = self.others.iter().map(|(kind, _)| kind.as_str()).collect();
+        let also = if others.is_empty() { String::new() } else { format!(", also {}", others.join(", ")) };
+        format!("{} {}{peer}{percent}{also}", self.kind, ranks.join(","))
     }
 }
 
@@ -97,6 +109,7 @@ mod tests {
         let slow = json!({ "kind": "nobody", "ranks": [], "others": [note, fault] });
         let answer = Answer::read(&json!({ "slow": slow }));
         assert_eq!(answer.notes, [("gpu".to_owned(), BTreeSet::from([1]))]);
+        assert_eq!(answer.others, [("host".to_owned(), BTreeSet::from([3]))]);
         assert!(!answer.accuses());
         for nothing in [json!({}), json!({ "slow": {} }), json!({ "slow": { "kind": "all", "ranks": [] } })] {
             assert!(!Answer::read(&nothing).accuses(), "{nothing}");

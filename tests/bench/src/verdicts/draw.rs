@@ -24,6 +24,9 @@ pub(super) enum FaultKind {
     Link,
     /// A stage of a pipeline has more to compute
     Stage,
+    /// The GPU of a rank computes longer, and the host of another launches late, by half as much; only where it is
+    /// asked for
+    Two,
 }
 
 const FAULTS: [FaultKind; 7] = [
@@ -54,6 +57,8 @@ pub(super) struct Truth {
     pub(super) ranks: BTreeSet<i64>,
     /// The other end of a link.
     pub(super) peer: Option<i64>,
+    /// Kind and ranks of a smaller fault, which may be named, too: what it costs is hidden behind the larger one.
+    pub(super) also: Option<(&'static str, BTreeSet<i64>)>,
 }
 
 /// What the messages of a job go through.
@@ -92,14 +97,15 @@ impl Fault {
         let after = i64::from((self.rank + 1) % ranks);
         let (kind, ranks, peer) = match self.kind {
             FaultKind::None => ("nobody", BTreeSet::new(), None),
-            FaultKind::Gpu => ("gpu", BTreeSet::from([rank]), None),
+            FaultKind::Gpu | FaultKind::Two => ("gpu", BTreeSet::from([rank]), None),
             FaultKind::Host | FaultKind::Pause | FaultKind::Stopped | FaultKind::Processor => {
                 ("host", BTreeSet::from([rank]), None)
             }
             FaultKind::Link => ("link", BTreeSet::from([rank]), Some(after)),
             FaultKind::Stage => ("stage", (rank..i64::from(ranks)).collect(), None),
         };
-        Truth { kind, ranks, peer }
+        let also = (self.kind == FaultKind::Two).then(|| ("host", BTreeSet::from([after])));
+        Truth { kind, ranks, peer, also }
     }
 }
 
@@ -118,6 +124,7 @@ impl Case {
         let ranks = match kind {
             _ if is_pipeline => 4,
             FaultKind::Processor => drawn.min(4),
+            FaultKind::Two => drawn.max(3),
             _ => drawn,
         };
         let way = match kind {
@@ -130,7 +137,7 @@ impl Case {
         // process of the bed that does not run is a GPU that does not run.
         let is_of_host =
             matches!(kind, FaultKind::Host | FaultKind::Pause | FaultKind::Stopped | FaultKind::Processor);
-        let syncs = is_of_host || random.below(2) == 0;
+        let syncs = is_of_host || kind == FaultKind::Two || random.below(2) == 0;
         let compute_ms = 30.0 + 10.0 * f64::from(below(&mut random, 6));
         let fault = Fault {
             kind,
@@ -214,6 +221,10 @@ impl Case {
         match kind {
             FaultKind::Gpu => format!("{rank} gpu {percent:.3}\n"),
             FaultKind::Host => format!("{rank} host {ms:.3}\n"),
+            FaultKind::Two => {
+                let after = (rank + 1) % self.ranks;
+                format!("{rank} gpu {percent:.3}\n{after} host {:.3}\n", ms / 2.0)
+            }
             FaultKind::Pause => format!("{rank} host {:.3} {every}\n", ms * f64::from(every)),
             FaultKind::Stage => {
                 let lines: Vec<String> =
@@ -315,6 +326,9 @@ mod tests {
         };
         // 49,152 bytes in 2 ms, 4 KiB of them at once.
         assert_eq!(case.kilobits(), 180_224);
-        assert_eq!(case.truth(), Truth { kind: "link", ranks: BTreeSet::from([3]), peer: Some(0) });
+        assert_eq!(
+            case.truth(),
+            Truth { kind: "link", ranks: BTreeSet::from([3]), peer: Some(0), also: None }
+        );
     }
 }

@@ -1,10 +1,10 @@
 //! Verdicts beside the truth: how often they are right, with the range in which that can lie by chance.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::{draw::Truth, trial::Trial};
+use super::{answer::accuses, draw::Truth, trial::Trial};
 use crate::table::Table;
 
 /// Faults below are beneath what a verdict is asked for: how large a fault is, and its name.
@@ -40,11 +40,17 @@ pub(super) struct Judged {
 impl Judged {
     /// `put_in`: what the fault adds to an iteration, in percent of one without it, where that is known.
     pub(super) fn new(truth: &Truth, put_in: Option<f64>, trial: Trial) -> Self {
-        let Truth { kind: truth, ranks, peer } = truth;
+        let Truth { kind: truth, ranks, peer, also } = truth;
         let answer = &trial.answer;
+        let is_true = |(kind, named): &(String, BTreeSet<i64>)| {
+            kind == truth && named == ranks
+                || also.as_ref().is_some_and(|also| kind == also.0 && *named == also.1)
+        };
+        let is_stray = answer.others.iter().any(|other| accuses(&other.0) && !is_true(other));
         let outcome = match (answer.accuses(), *truth) {
-            (false, "nobody") => Outcome::Right,
-            (true, "nobody") => Outcome::FalselyAccused,
+            (false, "nobody") if !is_stray => Outcome::Right,
+            (_, "nobody") => Outcome::FalselyAccused,
+            _ if is_stray => Outcome::OtherRanks,
             (false, kind) if answer.notes.iter().any(|note| note.0 == kind && note.1 == *ranks) => {
                 Outcome::Noted
             }
@@ -199,6 +205,15 @@ mod tests {
         assert_eq!(judged(FaultKind::None, gpu), Outcome::FalselyAccused);
         assert_eq!(judged(FaultKind::Gpu, r#"{ "kind": "nobody", "ranks": [] }"#), Outcome::Missed);
         let note = r#"{ "kind": "nobody", "ranks": [], "others": [{ "kind": "gpu", "ranks": [2], "isNote": true }] }"#;
+        let also = |rank| {
+            format!(
+                r#"{{ "kind": "gpu", "ranks": [2], "others": [{{ "kind": "host", "ranks": [{rank}] }}] }}"#
+            )
+        };
+        assert_eq!(judged(FaultKind::Two, gpu), Outcome::Right);
+        assert_eq!(judged(FaultKind::Two, &also(3)), Outcome::Right);
+        assert_eq!(judged(FaultKind::Two, &also(1)), Outcome::OtherRanks);
+        assert_eq!(judged(FaultKind::Gpu, &also(3)), Outcome::OtherRanks);
         assert_eq!(judged(FaultKind::Gpu, note), Outcome::Noted);
         assert_eq!(judged(FaultKind::Host, note), Outcome::Missed);
         assert_eq!(judged(FaultKind::None, note), Outcome::Right);

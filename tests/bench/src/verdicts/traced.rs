@@ -106,7 +106,7 @@ impl Traced {
         let report: Value = serde_json::from_str(&end.with_context(context)?)?;
         let gpus = gpu_rows(&job.join("gpm.json.gz"), &report, &items).with_context(context)?;
         let iterations_ms = [iteration_ms(&folder.join(healthy))?, iteration_ms(&job)?];
-        let truth = Truth { kind, ranks: ranks.iter().copied().collect(), peer: None };
+        let truth = Truth { kind, ranks: ranks.iter().copied().collect(), peer: None, also: None };
         Ok(Self {
             name,
             truth,
