@@ -39,8 +39,13 @@ for path in sorted(glob.glob(f"{work}/out/*/proxy_flow_rank*.jsonl")):
             ops.append((op["ts_ns"], op["seq"], op["count"] * 4 if op.get("count") else None))
 launches = {seq: (ts, size) for ts, seq, size in ops}
 times = sorted(ts for ts, _ in launches.values())
-for gpu in sorted({row["gpu"] for row in rows}):
-    own = [row for row in rows if row["gpu"] == gpu and any(p["pid"] in pids for p in row.get("processes") or [])]
+of_job = [row for row in rows if any(p["pid"] in pids for p in row.get("processes") or [])]
+# The host can have more.
+gpus = sorted({row["gpu"] for row in of_job})
+if len(gpus) != ranks:
+    wrong.append(f"{len(gpus)} GPUs have a process of the job, which has {ranks} ranks")
+for gpu in gpus:
+    own = [row for row in of_job if row["gpu"] == gpu]
     # Whole seconds in which the job did nothing else.
     busy = [row for row in own if row.get("period_ns") and row.get("sm_percent") and row["sm_percent"] >= 95 and times[0] + 1e9 < row["ts_ns"] - row["period_ns"]
             and row["ts_ns"] < times[-1] - 5e8][1:-1]

@@ -15,10 +15,10 @@ use ncclflow_e2e::{
 };
 
 /// Dumps of busy jobs, over all libraries.
-const BUSY_DUMPS: usize = 12;
+const BUSY_DUMPS: usize = 6;
 const BUSY_DUMPS_LONG: usize = 1000;
 /// Dumps of pipelines, over all libraries.
-const PIPELINE_DUMPS: usize = 12;
+const PIPELINE_DUMPS: usize = 4;
 
 /// For what takes a moment where a processor is free.
 const PATIENCE: Duration = Duration::from_mins(1);
