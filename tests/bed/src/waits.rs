@@ -4,19 +4,30 @@
 //!
 //! A linker exports what a shared library on its command line defines, too: so NCCL finds these before libc's.
 
-use std::{cell::Cell, ffi::c_void, sync::OnceLock, thread, time::Duration};
+use std::{
+    cell::Cell,
+    ffi::c_void,
+    sync::OnceLock,
+    thread,
+    time::{Duration, Instant},
+};
 
 use libc::{c_int, size_t, ssize_t};
 
 /// Calls in a row that had nothing to do, after which a thread sleeps.
 const RECEIVES: u32 = 4;
 const YIELDS: u32 = 16;
-/// Length of a sleep: a message that comes meanwhile waits for so long.
+/// Length of the first sleep, and of the longest: a message that comes meanwhile waits for so long.
 const NAP: Duration = Duration::from_micros(20);
+const LONGEST_NAP: Duration = Duration::from_micros(300);
+/// Sleeps after which they are longer by as much as the first one.
+const NAPS: u32 = 8;
+/// Time without a call after which a thread has done something.
+const BUSY: Duration = Duration::from_micros(500);
 
 thread_local! {
-    /// Calls in a row that had nothing to do.
-    static IDLE: Cell<u32> = const { Cell::new(0) };
+    /// Calls in a row that had nothing to do, and when the latest of them ended.
+    static IDLE: Cell<(u32, Option<Instant>)> = const { Cell::new((0, None)) };
 }
 
 fn gives_way() -> bool {
@@ -24,15 +35,19 @@ fn gives_way() -> bool {
     *GIVES_WAY.get_or_init(ncclflow_bed::gives_way)
 }
 
-/// Sleeps if so many calls in a row had nothing to do. Returns whether it did.
+/// Sleeps if so many calls in a row had nothing to do, the longer the more they were. Returns whether it did.
 fn naps(after: u32) -> bool {
-    let idle = IDLE.get().saturating_add(1);
-    IDLE.set(idle);
-    let is_idle = idle > after && gives_way();
-    if is_idle {
-        thread::sleep(NAP);
+    if !gives_way() {
+        return false;
     }
-    is_idle
+    let (before, ended) = IDLE.get();
+    let is_going_on = ended.is_some_and(|ended| ended.elapsed() < BUSY);
+    let idle = if is_going_on { before.saturating_add(1) } else { 1 };
+    if let Some(naps) = idle.checked_sub(after) {
+        thread::sleep((NAP * (1 + naps / NAPS)).min(LONGEST_NAP));
+    }
+    IDLE.set((idle, Some(Instant::now())));
+    idle >= after
 }
 
 /// As sched_yield(2).
@@ -69,7 +84,7 @@ pub(crate) unsafe extern "C" fn recv(
         // SAFETY: as above. The sleep may have changed it.
         unsafe { *errno = why };
     } else {
-        IDLE.set(0);
+        IDLE.set((0, None));
     }
     ssize_t::try_from(received).unwrap_or(-1)
 }
