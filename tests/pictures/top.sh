@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the README's picture of `top`: of a job that runs on the real NCCL with emulated GPUs, in which the host of one rank is late.
+# Makes the README's picture of `top`: of a job that runs on the real NCCL with emulated GPUs, in which the GPU of one rank computes longer.
 #
 #   tests/pictures/top.sh FOLDER
 #
@@ -17,9 +17,9 @@ screen="tmux -L ncclflow-picture"
 trap 'kill $(jobs -p) 2>/dev/null; $screen kill-server 2>/dev/null; rm -rf "$work"' EXIT
 mkdir -p "$folder"
 
-echo "2 host 15" >"$work/faults"
-NCCLFLOW_BED_GIVES_WAY=1 "$programs/ncclflow-bed" --library "$library" --ranks 4 --mode processes --channels 2 \
-    --ops allreduce,allgather,reducescatter --bytes 1048576 --iters 1000000 --compute-ms 20 --sync-iterations \
+echo "2 gpu 1500" >"$work/faults"
+NCCLFLOW_BED_GIVES_WAY=1 "$programs/ncclflow-bed" --library "$library" --ranks 4 --mode processes --channels 1 \
+    --ops allreduce,allgather --bytes 65536 --iters 1000000 --compute-ms 4 --sync-iterations \
     --faults "$work/faults" >"$work/said" &
 for _ in $(seq 200); do grep -q '"pids"' "$work/said" && break; sleep 0.1; done
 pids=$(python3 -c 'import json, sys; print(",".join(map(str, json.loads(open(sys.argv[1]).readline())["pids"])))' "$work/said")
