@@ -61,7 +61,7 @@ pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<()> {
                 Notice::PassedOver(why) => tell!("not traced: {why}"),
                 Notice::TargetExited { pid } => tell!("process {pid} exited"),
                 Notice::Recording { probes } => {
-                    tell!("watching with {}; Ctrl-C ends it", counted(probes, "probe"))
+                    tell!("watching with {}; Ctrl-C ends it", counted(probes, "probe"));
                 }
                 _ => {}
             });
