@@ -144,5 +144,5 @@ fn bed(after_unit: bool, tested: &mut Option<test::Tested>) -> Result<()> {
 
 fn soak() -> Result<()> {
     xtask(&["verify", "soak", "--minutes", "2"])?;
-    xtask(&["verify", "soak", "--kills", "6"])
+    xtask(&["verify", "soak", "--kills", "4"])
 }
