@@ -149,7 +149,10 @@ pub fn dump(
     let mut readings =
         take_readings(&mut targets, options, &mut gpus, &mut |targets, readings| match readings {
             1 => look_at_threads(targets, options, &runtimes),
-            _ => histories = Some(torch_notes::histories(targets, &runtimes)),
+            _ => {
+                histories =
+                    Some(torch_notes::histories(targets.iter().map(|target| &target.process), &runtimes));
+            }
         });
     let mut has_more = false;
     for target in targets.iter_mut().filter(|target| target.may_lack_one()) {
@@ -178,7 +181,8 @@ pub fn dump(
         target.look_at_job(&ranks);
     }
     process::look_at_stores(&mut targets);
-    let histories = histories.unwrap_or_else(|| torch_notes::histories(&mut targets, &runtimes));
+    let histories = histories
+        .unwrap_or_else(|| torch_notes::histories(targets.iter().map(|target| &target.process), &runtimes));
     let torch_notes = torch_notes::notes(histories, &mut ranks);
     for target in &mut targets {
         target.note_silence();
@@ -212,8 +216,8 @@ pub fn dump(
     })
 }
 
-/// Reads all processes until something has moved everywhere, or long enough to say that nothing does. `between` is called
-/// before the next reading, with the number of those that were taken.
+/// Reads all processes until something has moved everywhere, or long enough to say that nothing does.
+/// `between` is called before the next reading, with the number of those that were taken.
 fn take_readings(
     targets: &mut [process::Target],
     options: &DumpOptions,

@@ -2,9 +2,9 @@
 //! rank, for the verdict: the rank's report has them, so that dumps of several hosts can be compared. The
 //! notes are torch's word, of the time at which torch wrote them; `ncclflow history` has all of them.
 
-use super::{RankReport, process::Target, some_at_once};
+use super::{RankReport, some_at_once};
 use flow::text::joined;
-use inspect::python::Runtimes;
+use inspect::{process::Process, python::Runtimes};
 use torch::flight_recorder::{Entry, ProcessGroup};
 use torch_history::{
     Builds, CommRank, GroupHistory, HistoryState, Noted, NotesReport, ProcessHistory, RingReport, names,
@@ -17,13 +17,16 @@ const MAX_GROUPS: usize = 32;
 const MAX_CALLS: usize = 64;
 
 /// Reads torch's notes of these processes.
-pub(super) fn histories(targets: &mut [Target], runtimes: &Runtimes) -> Vec<ProcessHistory> {
-    let mut found: Vec<ProcessHistory> = Vec::new();
-    found.resize_with(targets.len(), ProcessHistory::default);
-    some_at_once(targets.iter_mut().zip(&mut found), &|(target, history)| {
-        *history = torch_history::read(&target.process, &mut Builds::default(), runtimes);
+pub(crate) fn histories<'p>(
+    processes: impl Iterator<Item = &'p Process>,
+    runtimes: &Runtimes,
+) -> Vec<ProcessHistory> {
+    let mut found: Vec<(&Process, ProcessHistory)> =
+        processes.map(|process| (process, ProcessHistory::default())).collect();
+    some_at_once(found.iter_mut(), &|(process, history)| {
+        *history = torch_history::read(process, &mut Builds::default(), runtimes);
     });
-    found
+    found.into_iter().map(|(_, history)| history).collect()
 }
 
 /// Returns a sentence for each process group, and one for each process whose notes cannot be read. `ranks`

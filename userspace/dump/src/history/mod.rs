@@ -15,11 +15,13 @@ use anyhow::{Result, bail};
 use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
-use crate::{Choice, Chosen, HostNotRead, OfHost, RankReport, chosen, comm_ranks, of_host::only, survey};
+use crate::{
+    Choice, Chosen, HostNotRead, OfHost, RankReport, chosen, comm_ranks, of_host::only, survey, torch_notes,
+};
 use flow::text::joined;
 use inspect::{clock::now_ns, host::host_name, memory::ScanLimits, process::Process, python::Runtimes};
 use nccl_library::symbols::DebugFiles;
-use torch_history::{Builds, GroupHistory, HistoryVerdict, ProcessHistory, RingReport, names};
+use torch_history::{GroupHistory, HistoryVerdict, ProcessHistory, RingReport, names};
 
 pub use text::render;
 
@@ -94,9 +96,7 @@ pub struct HistoryOptions {
 /// None of the processes is there, or `comm` names no process group.
 pub fn history(options: &HistoryOptions) -> Result<HistoryReport> {
     let Chosen { processes, refused, .. } = chosen(&options.choice)?;
-    let (mut builds, runtimes) = (Builds::default(), Runtimes::default());
-    let mut found: Vec<ProcessHistory> =
-        processes.iter().map(|process| torch_history::read(process, &mut builds, &runtimes)).collect();
+    let mut found = torch_notes::histories(processes.iter(), &Runtimes::default());
     let by_hash = options.comm.as_deref().is_some_and(|comm| comm.starts_with("0x"));
     let needs_nccl = |history: &ProcessHistory| history.has_entries() && history.rank.is_none();
     let communicators =

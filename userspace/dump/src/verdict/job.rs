@@ -223,14 +223,13 @@ fn over_communicators(
         let hash = &first.report.comm_hash;
         let hash = first.report.name.as_ref().map_or_else(String::new, |_| format!(" [{hash}]"));
         let never = first.report.verdict.kind == Some(Kind::NeverMatches);
-        let victims = processes_of(first.report, &first.report.verdict.victims);
         let is_mutual = culprits.is_empty() && first.report.verdict.kind == Some(Kind::NoCounterpart);
         let what_for = if never {
             "can never be made".to_owned()
         } else if is_mutual {
             format!(
                 "does not go on: {} wait for each other",
-                by_process(&first.report.verdict.victims, &victims)
+                by_process(&first.report.verdict.victims, &first.victims)
             )
         } else {
             format!("waits for {whom}")

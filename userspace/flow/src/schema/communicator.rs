@@ -126,15 +126,16 @@ row! {
     }
 }
 
-/// Reads lists by peer. JSON's keys are text, and serde takes numbers out of them only where no enum with a tag, like
-/// [`Event`](crate::recording::Event), is around.
+/// Reads lists by peer. JSON's keys are text, and serde takes numbers out of them only where no enum with a
+/// tag, like [`Event`](crate::recording::Event), is around.
 fn by_peer<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<i32, Vec<u32>>, D::Error> {
     let lists = BTreeMap::<String, Vec<u32>>::deserialize(from)?.into_iter();
     lists.map(|(peer, list)| Ok((peer.parse().map_err(D::Error::custom)?, list))).collect()
 }
 
 impl CommunicatorReport {
-    /// Returns the network device over which the rank sends to this peer (or receives from it) on this channel.
+    /// Returns the network device over which the rank sends to this peer (or receives from it) on this
+    /// channel.
     pub fn nic(&self, op: Direction, peer: i32, channel: u32) -> Option<&NicRow> {
         self.nics.iter().find(|nic| {
             let channels = match op {

@@ -335,15 +335,16 @@ impl Seen {
         if level == Some(Level::Api) {
             return text::counted(self.calls, "call");
         }
-        let launch = if self.launches == 1 { "launch" } else { "launches" };
-        let mut told = Vec::new();
-        told.extend((self.calls > 0).then(|| text::counted(self.calls, "call")));
-        told.extend((self.collectives > 0).then(|| text::counted(self.collectives, "collective")));
-        told.extend(counted([(self.sends_receives, "sends and receives")]));
-        told.extend(
-            (self.launches > 0).then(|| format!("{} {launch} without proxy operations", self.launches)),
-        );
-        told.extend((self.messages > 0).then(|| text::counted(self.messages, "message")));
+        let launches = text::counted(self.launches, "launch");
+        let all = [
+            (self.calls, text::counted(self.calls, "call")),
+            (self.collectives, text::counted(self.collectives, "collective")),
+            (self.sends_receives, format!("{} sends and receives", self.sends_receives)),
+            (self.launches, format!("{launches} without proxy operations")),
+            (self.messages, text::counted(self.messages, "message")),
+        ];
+        let mut told: Vec<String> =
+            all.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
         if told.is_empty() {
             told.push("no operation".to_owned());
         }
