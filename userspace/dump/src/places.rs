@@ -40,6 +40,31 @@ pub(super) fn read<const N: usize>(
     }))
 }
 
+/// Reads the values of fields of many structs, each at its base, with as few reads as possible. `None` for a
+/// struct of which a field cannot be read.
+pub(super) fn read_each<const N: usize>(
+    memory: Memory<'_>,
+    structs: &[(u64, Places<N>)],
+) -> Result<Vec<Option<[Option<u64>; N]>>, ReadError> {
+    let fields = |(base, places): &(u64, Places<N>)| {
+        let base = *base;
+        places
+            .map(|place| place.map(|place| (RuntimeAddr(base.saturating_add(place.offset())), place.size())))
+    };
+    let pieces: Vec<_> = structs.iter().flat_map(fields).flatten().collect();
+    let mut copies = memory.copies(&pieces)?.into_iter();
+    let mut values = |(_, places): &(u64, Places<N>)| {
+        let mut is_whole = true;
+        let values = places.map(|place| {
+            let copy = place.and_then(|_| copies.next())?;
+            is_whole &= copy.is_some();
+            unsigned(&copy?)
+        });
+        is_whole.then_some(values)
+    };
+    Ok(structs.iter().map(&mut values).collect())
+}
+
 pub(super) fn read_one(memory: Memory<'_>, base: u64, place: Option<IntField>) -> Option<u64> {
     let [value] = read(memory, base, [place]).ok()?;
     value

@@ -5,7 +5,7 @@
 //! again. Nothing is cleared when an args struct is used again: until the op has begun (`ncclProxyOpReady`)
 //! its steps are old.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, rc::Rc};
 
 use super::{
     OpReport, ProxyListState,
@@ -24,6 +24,8 @@ use nccl_library::{
 
 /// Maximum number of ops, more than a proxy has at a time: it has at most a few per connection.
 const MAX_ARGS: usize = 1 << 14;
+/// Number of args structs that are read at once: each has subs of up to 20 KiB.
+const ARGS_AT_ONCE: usize = 128;
 /// Maximum number of looks at a list until it holds still.
 const ATTEMPTS: usize = 3;
 
@@ -103,6 +105,22 @@ impl ProxyLayout {
             names: NameTables::from_layouts(layouts),
         })
     }
+
+    /// Tells whether an args struct can have so many subs.
+    fn may_have(&self, n_subs: Option<u64>) -> bool {
+        let ArrayField { count, elem_size, .. } = self.subs;
+        n_subs.is_some_and(|n_subs| n_subs != 0 && n_subs <= count)
+            && count.saturating_mul(elem_size) <= self.args_size
+    }
+
+    /// Returns where a network connection's resources point to the memory with the GPU's counter of steps,
+    /// and the counter there: a sender's tail, a receiver's head.
+    fn gpu_counter(&self, direction: Direction) -> Option<(IntField, IntField)> {
+        match direction {
+            Direction::Send => self.send_tail,
+            Direction::Recv => self.recv_head,
+        }
+    }
 }
 
 /// Bound of the number of network devices of a host.
@@ -119,13 +137,19 @@ impl NetDevs {
     }
 
     pub(super) fn read(self, memory: Memory<'_>, direction: Direction, resources: u64) -> Option<u32> {
+        Self::number(places::read_one(memory, resources, self.place(direction)))
+    }
+
+    fn place(self, direction: Direction) -> Option<IntField> {
         let [send, recv] = self.0;
-        let place = match direction {
+        match direction {
             Direction::Send => send,
             Direction::Recv => recv,
-        };
-        let dev = places::read_one(memory, resources, place).filter(|dev| *dev < MAX_DEVICES)?;
-        u32::try_from(dev).ok()
+        }
+    }
+
+    fn number(read: Option<u64>) -> Option<u32> {
+        u32::try_from(read.filter(|dev| *dev < MAX_DEVICES)?).ok()
     }
 }
 
@@ -173,6 +197,8 @@ pub(super) fn read(memory: Memory<'_>, layout: &ProxyLayout, proxy: u64) -> Resu
 
 /// Values of [`LINKS`].
 type Links = [Option<u64>; 5];
+/// Values of [`SUB`].
+type SubValues = [Option<u64>; 11];
 
 /// Walks once through the list.
 fn walk(
@@ -180,12 +206,10 @@ fn walk(
     layout: &ProxyLayout,
     proxy: u64,
 ) -> Result<(ProxyListState, Vec<ProxyOp>), ReadError> {
-    let links_of = |args: u64| places::read(memory, args, layout.links);
     let active = RuntimeAddr(proxy.saturating_add(layout.active.offset()));
     let first = memory.word(active)?;
     let mut visited: Vec<(u64, Links)> = Vec::new();
     let mut seen = BTreeSet::new();
-    let mut ops = Vec::new();
     let mut sane = true;
     // Ops of one connection hang on `nextPeer` in order; those of different ones on `next`.
     let mut to_visit = vec![first];
@@ -197,23 +221,31 @@ fn walk(
             sane = false;
             break;
         }
-        let links = links_of(args)?;
+        let links = places::read(memory, args, layout.links)?;
         visited.push((args, links));
-        let [next, next_peer, _, state, _] = links;
-        match ops_of(memory, layout, args, links) {
-            Ok(Some(found)) if state != Some(layout.state_none) => ops.extend(found),
-            Err(error) if error.is_final() => return Err(error),
-            Ok(_) | Err(_) => {
-                sane = false;
-                break;
-            }
+        let [next, next_peer, _, state, n_subs] = links;
+        sane = state != Some(layout.state_none) && layout.may_have(n_subs);
+        if !sane {
+            break;
         }
         to_visit.extend([next, next_peer].map(Option::unwrap_or_default));
     }
-    for (args, links) in visited {
+    let mut ops = Vec::new();
+    for some in visited.chunks(ARGS_AT_ONCE) {
+        if !sane {
+            break;
+        }
+        match ops_of(memory, layout, some)? {
+            Some(found) if ops.len() + found.len() <= MAX_ARGS => ops.extend(found),
+            _ => sane = false,
+        }
+    }
+    for some in visited.chunks(ARGS_AT_ONCE) {
+        let structs: Vec<_> = some.iter().map(|(args, _)| (*args, layout.links)).collect();
         // `next` grows at the end of the list while ops are added: nothing that was read is wrong then, but a
         // proxy that takes new ops moves, and the caller is to see that.
-        if links_of(args)? != links {
+        let again = places::read_each(memory, &structs)?;
+        if !some.iter().map(|(_, links)| Some(*links)).eq(again) {
             return Ok((ProxyListState::Torn, Vec::new()));
         }
     }
@@ -224,59 +256,61 @@ fn walk(
     })
 }
 
-/// Returns the ops of one args struct, one for each sub, but for those that move no data; `None` if it cannot
-/// be one.
-fn ops_of(
-    memory: Memory<'_>,
-    layout: &ProxyLayout,
-    args: u64,
-    links: Links,
-) -> Result<Option<Vec<ProxyOp>>, ReadError> {
-    let [_, _, Some(op_count), Some(state), Some(n_subs)] = links else { return Ok(None) };
-    let ArrayField { offset: subs_offset, count: max_subs, elem_size: sub_size } = layout.subs;
-    if n_subs == 0 || n_subs > max_subs || max_subs.saturating_mul(sub_size) > layout.args_size {
-        return Ok(None);
-    }
-    let [pattern, protocol, coll, chunk_steps, slice_steps] = places::read(memory, args, layout.args)?;
-    let number = |value: Option<u64>| i64::try_from(value?).ok();
-    let pattern = number(pattern).and_then(|pattern| layout.names.pattern(pattern));
-    // Versions that put no function into p2p ops have 0 there, which is Broadcast.
-    let coll = match pattern {
-        Some(Pattern::Send) => Some("Send".to_owned()),
-        Some(Pattern::Recv) => Some("Recv".to_owned()),
-        _ => number(coll).and_then(|coll| layout.names.function(coll)).map(ToString::to_string),
-    };
-    let protocol = protocol.and_then(Protocol::of_nccl);
-    let subs = memory.bytes(RuntimeAddr(args.saturating_add(subs_offset)), n_subs * sub_size)?;
-    let begun = state != layout.state_ready;
-    let mut ops = Vec::new();
-    for sub in subs.chunks_exact(usize::try_from(sub_size).unwrap_or(1)) {
-        let [connection, channel, nsteps, base, posted, received, flushed, transmitted, done, peer, rank] =
-            layout.sub.map(|place| place?.unsigned(sub));
-        let small = |value: Option<u64>| u32::try_from(value?).ok();
-        let connection = connection.unwrap_or(0);
-        let [send, transport, resources] = places::read(memory, connection, layout.connection)?;
-        let Some(channel) = small(channel).filter(|channel| *channel < 1024) else {
-            return Ok(None);
+/// What the subs of one args struct share.
+struct Shared {
+    op_count: u64,
+    p2p: bool,
+    begun: bool,
+    coll: Option<String>,
+    pattern: Option<Pattern>,
+    protocol: Option<Protocol>,
+    chunk_steps: u64,
+    slice_steps: u64,
+}
+
+impl Shared {
+    fn new(layout: &ProxyLayout, op_count: u64, state: u64, args: [Option<u64>; 5]) -> Self {
+        let [pattern, protocol, coll, chunk_steps, slice_steps] = args;
+        let number = |value: Option<u64>| i64::try_from(value?).ok();
+        let pattern = number(pattern).and_then(|pattern| layout.names.pattern(pattern));
+        // Versions that put no function into p2p ops have 0 there, which is Broadcast.
+        let coll = match pattern {
+            Some(Pattern::Send) => Some("Send".to_owned()),
+            Some(Pattern::Recv) => Some("Recv".to_owned()),
+            _ => number(coll).and_then(|coll| layout.names.function(coll)).map(ToString::to_string),
         };
-        let step = |value: Option<u64>| value.filter(|_| begun).unwrap_or(0);
-        let direction = if send == Some(0) { Direction::Recv } else { Direction::Send };
-        let is_receive = direction == Direction::Recv;
-        let (number, p2p) = split_op_count(op_count);
-        let mut op = OpReport {
-            op_count: number,
+        let (op_count, p2p) = split_op_count(op_count);
+        Self {
+            op_count,
             p2p,
-            coll: coll.clone(),
-            pattern: pattern.map(|pattern| pattern.name().to_owned()),
-            protocol: protocol.map(|protocol| protocol.name().to_owned()),
-            channel,
+            begun: state != layout.state_ready,
+            coll,
+            pattern,
+            protocol: protocol.and_then(Protocol::of_nccl),
+            chunk_steps: chunk_steps.unwrap_or(1),
+            slice_steps: slice_steps.unwrap_or(1),
+        }
+    }
+
+    /// Returns the op of a sub with these values of [`SUB`], on a connection with this transport; `None` if
+    /// it cannot be one.
+    fn op(&self, sub: SubValues, direction: Direction, transport: Option<u64>) -> Option<OpReport> {
+        let [_, channel, nsteps, _, posted, received, flushed, transmitted, done, peer, rank] = sub;
+        let small = |value: Option<u64>| u32::try_from(value?).ok();
+        let step = |value: Option<u64>| value.filter(|_| self.begun).unwrap_or(0);
+        let is_receive = direction == Direction::Recv;
+        let op = OpReport {
+            op_count: self.op_count,
+            p2p: self.p2p,
+            coll: self.coll.clone(),
+            pattern: self.pattern.map(|pattern| pattern.name().to_owned()),
+            protocol: self.protocol.map(|protocol| protocol.name().to_owned()),
+            channel: small(channel).filter(|channel| *channel < 1024)?,
             direction,
             peer: small(rank).and_then(|_| small(peer)),
             transport: transport.and_then(transport_name).map(str::to_owned),
-            net_dev: resources
-                .filter(|resources| transport == Some(NET) && *resources != 0)
-                .and_then(|resources| layout.net_devs.read(memory, direction, resources)),
-            begun,
+            net_dev: None,
+            begun: self.begun,
             nsteps: nsteps.unwrap_or(0),
             posted: step(posted),
             // Only a receiver has this count; a sender's is left over from another op.
@@ -289,20 +323,74 @@ fn ops_of(
             transmitted: step(transmitted),
             done: step(done),
             gpu: None,
-            chunk_steps: chunk_steps.unwrap_or(1),
-            slice_steps: slice_steps.unwrap_or(1),
+            chunk_steps: self.chunk_steps,
+            slice_steps: self.slice_steps,
             still_seconds: 0.0,
         };
-        if !is_sane(&op) {
+        is_sane(&op).then_some(op)
+    }
+
+    /// Tells whether the GPU counts steps in this direction: LL has its flags in the data and writes no tail.
+    fn is_counted(&self, direction: Direction) -> bool {
+        self.begun && (direction == Direction::Recv || self.protocol != Some(Protocol::Ll))
+    }
+}
+
+/// Returns the ops of these args structs, one for each sub, but for those that move no data; `None` if one of
+/// them cannot be one. Each field is read of all of them at once: a read costs two changes of tasks.
+fn ops_of(
+    memory: Memory<'_>,
+    layout: &ProxyLayout,
+    all: &[(u64, Links)],
+) -> Result<Option<Vec<ProxyOp>>, ReadError> {
+    let ArrayField { offset: subs_offset, elem_size: sub_size, .. } = layout.subs;
+    let heads: Vec<_> = all.iter().map(|(args, _)| (*args, layout.args)).collect();
+    let bodies = all.iter().map(|(args, [.., n_subs])| {
+        let length = usize::try_from(n_subs.unwrap_or(0).saturating_mul(sub_size));
+        (RuntimeAddr(args.saturating_add(subs_offset)), length.unwrap_or(usize::MAX))
+    });
+    let bodies = memory.copies(&bodies.collect::<Vec<_>>())?;
+    let mut subs = Vec::new();
+    for (((_, links), head), body) in all.iter().zip(places::read_each(memory, &heads)?).zip(bodies) {
+        let (&[_, _, Some(op_count), Some(state), _], Some(head), Some(body)) = (links, head, body) else {
             return Ok(None);
+        };
+        let shared = Rc::new(Shared::new(layout, op_count, state, head));
+        for sub in body.chunks_exact(usize::try_from(sub_size).unwrap_or(1)) {
+            subs.push((Rc::clone(&shared), layout.sub.map(|place| place?.unsigned(sub))));
         }
-        // LL has its flags in the data and writes no tail.
-        if begun && transport == Some(NET) && (is_receive || protocol != Some(Protocol::Ll)) {
-            op.gpu = gpu(memory, layout, &op, resources.unwrap_or(0), base.unwrap_or(0));
+    }
+    let connections: Vec<_> =
+        subs.iter().map(|(_, [connection, ..])| (connection.unwrap_or(0), layout.connection)).collect();
+    let (mut ops, mut counters, mut resources_of) = (Vec::new(), Vec::new(), Vec::new());
+    for ((shared, sub), connection) in subs.iter().zip(places::read_each(memory, &connections)?) {
+        let Some([send, transport, resources]) = connection else { return Ok(None) };
+        let direction = if send == Some(0) { Direction::Recv } else { Direction::Send };
+        let Some(report) = shared.op(*sub, direction, transport) else { return Ok(None) };
+        if shared.pattern == Some(Pattern::Profiler) {
+            continue;
         }
-        if pattern != Some(Pattern::Profiler) {
-            ops.push(ProxyOp { connection, report: op });
-        }
+        let [connection, _, _, base, ..] = sub.map(Option::unwrap_or_default);
+        let resources = resources.filter(|resources| transport == Some(NET) && *resources != 0);
+        let counter = layout.gpu_counter(direction).filter(|_| shared.is_counted(direction));
+        let places = [layout.net_devs.place(direction), counter.map(|(memory, _)| memory)];
+        resources_of.push(resources.map_or((0, [None; 2]), |resources| (resources, places)));
+        counters.push((counter.map(|(_, word)| word), base));
+        ops.push(ProxyOp { connection, report });
+    }
+    let mut words = Vec::new();
+    for ((op, (word, _)), read) in
+        ops.iter_mut().zip(&counters).zip(places::read_each(memory, &resources_of)?)
+    {
+        let [dev, at] = read.unwrap_or_default();
+        op.report.net_dev = NetDevs::number(dev);
+        words.push((at.unwrap_or(0), [word.filter(|_| at.is_some())]));
+    }
+    for ((op, (_, base)), word) in ops.iter_mut().zip(counters).zip(places::read_each(memory, &words)?) {
+        let [word] = word.unwrap_or_default();
+        // A count from before this op stands below its base.
+        let most = op.report.nsteps.saturating_add(op.report.chunk_steps);
+        op.report.gpu = word.map(|word| word.saturating_sub(base)).filter(|steps| *steps <= most);
     }
     Ok(Some(ops))
 }
@@ -321,19 +409,6 @@ fn is_sane(op: &OpReport) -> bool {
 pub(super) const NET: u64 = 2;
 /// `TRANSPORT_COLLNET`
 const COLLNET: u64 = 3;
-
-/// Returns the step that the GPU wrote into the connection's memory, less the base of this op: a sender's
-/// tail, a receiver's head.
-fn gpu(memory: Memory<'_>, layout: &ProxyLayout, op: &OpReport, resources: u64, base: u64) -> Option<u64> {
-    let (place, word) = match op.direction {
-        Direction::Send => layout.send_tail?,
-        Direction::Recv => layout.recv_head?,
-    };
-    let at = places::read_one(memory, resources, Some(place))?;
-    // A count from before this op stands below its base.
-    let steps = places::read_one(memory, at, Some(word))?.saturating_sub(base);
-    (steps <= op.nsteps.saturating_add(op.chunk_steps)).then_some(steps)
-}
 
 /// Returns the transport's name by its number: src/include/transport.h, the same in all versions.
 fn transport_name(number: u64) -> Option<&'static str> {

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     privileges,
     process::identify::{Named, noted},
-    unresponsive::{Answerer, Asked, Deadline, Whom, end_within, leave},
+    unresponsive::{Answerer, Deadline, Whom, end_within, leave},
 };
 
 /// Time in which a child that has closed its socket ends.
@@ -64,8 +64,8 @@ impl Helper {
         limit: usize,
         wall: Duration,
     ) -> Result<Frame, NoFrame> {
-        let asked = self.child.as_ref().map(|child| Asked::now(Whom::Child(child.id())));
-        let deadline = asked.map_or_else(|| Deadline::within(wall), |asked| Deadline::asleep(wall, asked));
+        let whom = self.child.as_ref().map(|child| Whom::Child(child.id()));
+        let deadline = whom.map_or_else(|| Deadline::within(wall), |whom| Deadline::asleep(wall, whom));
         match self.channel.send(json, &[], fds) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(NoFrame::TimeUp),

@@ -5,6 +5,7 @@
 //! processor.
 
 use std::{
+    cell::OnceCell,
     path::PathBuf,
     sync::{
         Arc,
@@ -17,7 +18,7 @@ use crate::proc_text::{read_text, run_times, stat_field};
 
 /// How many times its limit anybody is waited for, whatever it does.
 const MOST: u32 = 10;
-/// Shortest further wait.
+/// First wait, and the shortest further one.
 const MOMENT: Duration = Duration::from_millis(10);
 
 /// A thread or process of ours, while it owes an answer.
@@ -96,33 +97,40 @@ fn asleep(elapsed: Duration, before: [u64; 2], now: [u64; 2]) -> Duration {
 }
 
 /// Time that is given for an answer.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Deadline {
     begun: Instant,
     limit: Duration,
-    asked: Option<Asked>,
+    whom: Option<Whom>,
+    /// Set when no answer has come for a moment: nearly all come before, and need no look at who is asked.
+    asked: OnceCell<Asked>,
 }
 
 impl Deadline {
     /// The limit counts as it is, whoever is late.
     pub(crate) fn within(limit: Duration) -> Self {
-        Self { begun: Instant::now(), limit, asked: None }
+        Self { begun: Instant::now(), limit, whom: None, asked: OnceCell::new() }
     }
 
     /// The limit is of time in which who was asked sleeps.
-    pub(crate) fn asleep(limit: Duration, asked: Asked) -> Self {
-        Self { begun: Instant::now(), limit, asked: Some(asked) }
+    pub(crate) fn asleep(limit: Duration, whom: Whom) -> Self {
+        Self { whom: Some(whom), ..Self::within(limit) }
     }
 
     /// Returns how long to wait now; zero: the time is over, and nobody who could have run was late.
     pub(crate) fn left(&self) -> Duration {
         let elapsed = self.begun.elapsed();
+        let Some(whom) = &self.whom else { return self.limit.saturating_sub(elapsed) };
+        if self.asked.get().is_none() && elapsed < MOMENT {
+            return MOMENT.saturating_sub(elapsed);
+        }
+        let asked = self.asked.get_or_init(|| Asked::now(whom.clone()));
         if elapsed < self.limit {
             return self.limit.saturating_sub(elapsed);
         }
-        let Some(asked) = self.asked.as_ref().filter(|_| elapsed < self.limit.saturating_mul(MOST)) else {
+        if elapsed > self.limit.saturating_mul(MOST) {
             return Duration::ZERO;
-        };
+        }
         let slept = asked.asleep();
         if slept < self.limit { self.limit.saturating_sub(slept).max(MOMENT) } else { Duration::ZERO }
     }
@@ -153,7 +161,7 @@ mod tests {
                 work();
             })
         };
-        let unstarted = Deadline::asleep(limit, Asked::now(Whom::Thread(Arc::default())));
+        let unstarted = Deadline::asleep(limit, Whom::Thread(Arc::default()));
         thread::sleep(limit * 2);
         assert!(unstarted.left() > Duration::ZERO, "it did not even begin");
         let works = begin(|| {
@@ -165,7 +173,7 @@ mod tests {
         while tid.load(Ordering::Relaxed) == 0 {
             thread::yield_now();
         }
-        let deadline = Deadline::asleep(limit, Asked::now(Whom::Thread(Arc::clone(&tid))));
+        let deadline = Deadline::asleep(limit, Whom::Thread(Arc::clone(&tid)));
         thread::sleep(limit * 3);
         assert!(deadline.left() > Duration::ZERO || works.is_finished());
         works.join().unwrap();
@@ -174,7 +182,7 @@ mod tests {
         while tid.load(Ordering::Relaxed) == 0 {
             thread::yield_now();
         }
-        let deadline = Deadline::asleep(limit, Asked::now(Whom::Thread(Arc::clone(&tid))));
+        let deadline = Deadline::asleep(limit, Whom::Thread(Arc::clone(&tid)));
         test_support::wait_until("it has slept for so long", Duration::from_secs(20), || {
             deadline.left() == Duration::ZERO
         });

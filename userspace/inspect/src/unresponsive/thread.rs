@@ -1,6 +1,6 @@
 //! Threads that may never come back from what they were sent to do.
 
-use super::{Asked, Deadline, Whom};
+use super::{Deadline, Whom};
 use std::{
     io,
     sync::{
@@ -62,11 +62,11 @@ impl<Q: Send + 'static, A: Send + 'static> Answerer<Q, A> {
     /// Asks, and returns the answer unless the thread sleeps for so long without giving one. A thread that
     /// has no processor is waited for.
     pub fn ask_and_wait(&self, question: Q, limit: Duration) -> Option<A> {
-        let deadline = Deadline::asleep(limit, Asked::now(Whom::Thread(Arc::clone(&self.tid))));
+        let deadline = Deadline::asleep(limit, Whom::Thread(Arc::clone(&self.tid)));
         if !self.ask(question) {
             return None;
         }
-        let mut left = limit;
+        let mut left = deadline.left();
         while left > Duration::ZERO {
             match self.answers.recv_timeout(left) {
                 Ok(answer) => return Some(answer),
