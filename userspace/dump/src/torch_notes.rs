@@ -33,7 +33,7 @@ pub(crate) fn histories<'p>(
 /// are those that were read of NCCL; each gets torch's notes of it.
 pub(super) fn notes(mut found: Vec<ProcessHistory>, ranks: &mut [RankReport]) -> Vec<String> {
     let mut groups = torch_history::compare(&mut found, &comm_ranks(ranks));
-    add(ranks, &found);
+    add(ranks, &found, &groups);
     groups.sort_by_key(|group| std::cmp::Reverse(group.verdict.state));
     let told = groups.iter().take(MAX_GROUPS).filter_map(sentence);
     let more = groups.len().saturating_sub(MAX_GROUPS);
@@ -75,25 +75,27 @@ fn sentence(group: &GroupHistory) -> Option<String> {
 }
 
 /// Adds to each rank torch's notes of the group that is its communicator's.
-fn add(ranks: &mut [RankReport], processes: &[ProcessHistory]) {
+fn add(ranks: &mut [RankReport], processes: &[ProcessHistory], groups: &[GroupHistory]) {
     for rank in ranks {
         let process = processes.iter().find(|process| process.pid == rank.pid);
-        rank.noted = process.and_then(|process| of_rank(rank, process));
+        rank.noted = process.and_then(|process| of_rank(rank, process, groups));
     }
 }
 
-/// Returns the notes of the only group that can be this communicator's: with as many ranks, and this process
-/// in this rank's place. Of several such groups it is the one that NCCL knows by its name, or else the only
-/// one with collectives.
-fn of_rank(rank: &RankReport, process: &ProcessHistory) -> Option<Noted> {
-    let (notes, own) = (process.notes.as_ref()?, process.rank?);
+/// Returns the notes of the only group that can be this communicator's: each of its ranks that was read has its
+/// place in the group. Of several such groups it is the one that NCCL knows by its name, or else the only one
+/// with collectives, or with sends and receives where the communicator has had no collective: torch makes a
+/// communicator of its own for the sends and receives of two ranks.
+fn of_rank(rank: &RankReport, process: &ProcessHistory, groups: &[GroupHistory]) -> Option<Noted> {
+    let notes = process.notes.as_ref()?;
     let mut fitting = Vec::new();
     for ring in &notes.rings {
         if ring.backend.as_deref().is_some_and(|backend| !backend.starts_with("nccl")) {
             continue;
         }
         let fits = |group: &&ProcessGroup| {
-            group.ranks.len() == rank.n_ranks as usize && group.ranks.get(rank.rank as usize) == Some(&own)
+            let mut same = groups.iter().filter(|known| known.is(group));
+            same.any(|known| known.comm_hashes.contains(&rank.comm_hash))
         };
         fitting.extend(ring.groups.iter().filter(fits).map(|group| (ring, group)));
     }
@@ -101,16 +103,22 @@ fn of_rank(rank: &RankReport, process: &ProcessHistory) -> Option<Noted> {
         let name = rank.comm_name.as_deref();
         name.is_some_and(|name| name == &*group.name || name == &*group.description)
     };
-    let is_called =
-        |(ring, group): &(&RingReport, &ProcessGroup)| entries_of(ring, group).any(|entry| !entry.is_p2p);
+    let is_called = |(ring, group): &(&RingReport, &ProcessGroup), p2p: bool| {
+        entries_of(ring, group).any(|entry| entry.is_p2p == p2p)
+    };
+    let with =
+        |p2p: bool| -> Vec<_> { fitting.iter().copied().filter(|group| is_called(group, p2p)).collect() };
     let only = |some: &[(&RingReport, &ProcessGroup)]| match some {
         [(ring, group)] => Some(noted(notes, ring, group)),
         _ => None,
     };
     let named: Vec<_> = fitting.iter().copied().filter(|(_, group)| is_named(group)).collect();
-    let called: Vec<_> = fitting.iter().copied().filter(is_called).collect();
+    let has_no_collective = rank.counters.launched() == Some(0);
     // A rank that has called nothing of its only group is the one to be told of.
-    only(&named).or_else(|| only(&called)).or_else(|| only(&fitting))
+    only(&named)
+        .or_else(|| has_no_collective.then(|| only(&with(true)))?)
+        .or_else(|| only(&with(false)))
+        .or_else(|| only(&fitting))
 }
 
 fn entries_of<'a>(ring: &'a RingReport, group: &'a ProcessGroup) -> impl Iterator<Item = &'a Entry> {
@@ -139,6 +147,7 @@ fn noted(notes: &NotesReport, ring: &RingReport, group: &ProcessGroup) -> Noted 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Counters;
 
     fn entry(group: &str, seq: u64, completed: bool) -> Entry {
         Entry {
@@ -178,6 +187,7 @@ mod tests {
 
     fn noted_of(comm_name: Option<&str>, process: ProcessHistory) -> Option<Noted> {
         let rank = RankReport {
+            comm_hash: "0x7".to_owned(),
             pid: 7,
             n_ranks: 2,
             rank: 1,
@@ -185,9 +195,58 @@ mod tests {
             ..RankReport::default()
         };
         let mut ranks = [rank];
-        add(&mut ranks, &[process]);
+        notes(vec![process], &mut ranks);
         let [rank] = ranks;
         rank.noted
+    }
+
+    /// Ranks 1 and 3 of four: groups {2, 3} and {1, 3} both have rank 3 in place 1.
+    #[test]
+    fn the_places_of_all_ranks_tell_which_group_it_is() {
+        let of_group = |name: &str, is_p2p| Entry { is_p2p, ..entry(name, 1, false) };
+        let three = process(
+            vec![group("tp", &[2, 3]), group("pp", &[1, 3])],
+            vec![of_group("tp", false), of_group("pp", false), of_group("pp", true)],
+        );
+        let three = ProcessHistory { rank: Some(3), ..three };
+        let one = process(
+            vec![group("tp", &[0, 1]), group("pp", &[1, 3])],
+            vec![of_group("tp", false), of_group("pp", false), of_group("pp", true)],
+        );
+        let one = ProcessHistory { pid: 8, rank: Some(1), ..one };
+        let rank = |pid, rank| RankReport {
+            comm_hash: "0x7".to_owned(),
+            pid,
+            n_ranks: 2,
+            rank,
+            ..RankReport::default()
+        };
+        let mut ranks = [rank(8, 0), rank(7, 1)];
+        notes(vec![one, three], &mut ranks);
+        assert!(ranks.iter().all(|rank| rank.noted.as_ref().is_some_and(|noted| noted.group == "(pp)")));
+    }
+
+    #[test]
+    fn a_communicator_without_collectives_has_the_group_with_sends() {
+        let twins = vec![group("3", &[4, 5]), group("9", &[4, 5])];
+        let entries =
+            vec![entry("3", 1, true), entry("9", 1, true), Entry { is_p2p: true, ..entry("9", 2, false) }];
+        let process = process(twins, entries);
+        let noted = |launched| {
+            let counters = Counters { coll_op_count: Some(launched), ..Counters::default() };
+            let rank = RankReport {
+                comm_hash: "0x7".to_owned(),
+                pid: 7,
+                n_ranks: 2,
+                rank: 1,
+                counters,
+                ..RankReport::default()
+            };
+            let mut ranks = [rank];
+            notes(vec![process.clone()], &mut ranks);
+            ranks[0].noted.as_ref().map(|noted| noted.group.clone())
+        };
+        assert_eq!((noted(0).as_deref(), noted(1).as_deref()), (Some("(9)"), None));
     }
 
     #[test]

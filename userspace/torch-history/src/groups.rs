@@ -82,7 +82,7 @@ impl Part<'_> {
 }
 
 /// Adds the hashes of NCCL's communicators to the groups that they belong to: a communicator has as many
-/// ranks as its group, and each process has the rank that its place in the group says.
+/// ranks as its group, and each process whose rank is known has the one that its place in the group says.
 pub(super) fn add_hashes(
     groups: &mut [GroupHistory],
     processes: &[ProcessHistory],
@@ -94,13 +94,14 @@ pub(super) fn add_hashes(
         by_hash.entry((rank.comm_hash, rank.n_ranks)).or_default().push(rank);
     }
     for group in groups.iter_mut().filter(|group| !group.ranks.is_empty()) {
-        let fits = |rank: &&CommRank<'_>| {
-            let place = group.ranks.get(rank.rank as usize).copied();
-            place.is_some() && place == rank_of(rank.pid)
+        let fits = |ranks: &[&CommRank<'_>]| {
+            let known = ranks.iter().filter_map(|rank| Some((rank_of(rank.pid)?, rank.rank)));
+            let mut known = known.map(|(own, rank)| group.ranks.get(rank as usize) == Some(&own)).peekable();
+            known.peek().is_some() && known.all(|fits| fits)
         };
         let own = by_hash
             .iter()
-            .filter(|((_, n_ranks), ranks)| *n_ranks as usize == group.ranks.len() && ranks.iter().all(fits));
+            .filter(|((_, n_ranks), ranks)| *n_ranks as usize == group.ranks.len() && fits(ranks));
         group.comm_hashes = own.map(|((hash, _), _)| (*hash).to_owned()).collect();
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{GroupVerdict, HistoryState};
 use torch::{
     RingReport,
-    flight_recorder::{Entry, GroupStatus},
+    flight_recorder::{Entry, GroupStatus, ProcessGroup},
 };
 
 /// Notes of the torch in one process.
@@ -52,6 +52,13 @@ pub struct GroupHistory {
     #[serde(skip_deserializing)]
     pub verdict: GroupVerdict,
     pub members: Vec<Member>,
+}
+
+impl GroupHistory {
+    /// Tells whether a process's note of a group is of this one.
+    pub fn is(&self, noted: &ProcessGroup) -> bool {
+        (&*self.name, &*self.description, &*self.ranks) == (&*noted.name, &*noted.description, &*noted.ranks)
+    }
 }
 
 /// Notes of a process on a process group.
