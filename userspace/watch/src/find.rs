@@ -4,7 +4,7 @@
 //! What is known is looked at again only where something has changed: a library's own list says so itself,
 //! and elsewhere the number of a process's threads does, as NCCL starts threads for each communicator. A
 //! process that has the library mapped, as every one that imports torch has, and uses no GPU, is not
-//! searched.
+//! searched, unless it was chosen by its number.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -207,7 +207,7 @@ impl Rounds {
             let known = self.known.get(&one.process().pid());
             let is_changing =
                 known.is_some_and(|known| known.list != List::None && known.looks < LISTED_LOOKS);
-            !one.is_listed() && !is_changing && one.problem().is_none() && gpu::can_be_used_by(one.process())
+            !one.is_listed() && !is_changing && one.problem().is_none() && self.may_have_gpu(one)
         };
         let (silent, mut all): (Vec<_>, Vec<_>) = found.into_iter().partition(is_silent);
         let silent = silent.iter().filter_map(|one| Some((Process::open(one.process().pid()).ok()?, None)));
@@ -215,17 +215,22 @@ impl Rounds {
         let now = Instant::now();
         for one in &all {
             let pid = one.process().pid();
-            let known = Known::of(one, self.known.get(&pid), now);
+            let known = Known::of(one, self.known.get(&pid), self.may_have_gpu(one), now);
             self.known.insert(pid, known);
         }
         // One whose list is being changed is as it was before.
         all.retain(|one| self.known.get(&one.process().pid()).is_some_and(Known::is_read));
         if all.is_empty() { Ok(()) } else { send(news, Found::Processes(all)) }
     }
+
+    /// Tells whether a process may have communicators, by the GPUs that it has open.
+    fn may_have_gpu(&self, one: &WatchedProcess) -> bool {
+        matches!(self.choice, Choice::Pids(_)) || gpu::can_be_used_by(one.process())
+    }
 }
 
 impl Known {
-    fn of(one: &WatchedProcess, before: Option<&Self>, now: Instant) -> Self {
+    fn of(one: &WatchedProcess, before: Option<&Self>, may_have_gpu: bool, now: Instant) -> Self {
         let has_communicators = !one.communicators().is_empty();
         let list = match before {
             _ if one.is_listed() => List::Read,
@@ -238,7 +243,7 @@ impl Known {
             started: one.started(),
             threads: threads(one.process().pid()),
             list,
-            uses_gpu: has_communicators || gpu::can_be_used_by(one.process()),
+            uses_gpu: has_communicators || may_have_gpu,
             has_communicators,
             looks,
             next: now + pause,

@@ -24,6 +24,9 @@ const GONE_AFTER: Duration = Duration::from_secs(3);
 const LOOK_AHEAD: Duration = Duration::from_secs(1);
 /// Time for which it stands where nothing tells whether a rank waits.
 const UNKNOWN_AFTER: Duration = Duration::from_mins(1);
+/// So many times its last pause a job moves without a rest before its next rest is looked at at once again: of a
+/// job that often rests not each rest is.
+const MOVES_FOR: u32 = 10;
 /// First and longest pause after a dump that says that all is well.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_mins(15);
@@ -43,8 +46,9 @@ pub(crate) struct Suspect {
     waits: Waits,
     stands: Duration,
     is_gone: bool,
-    /// Nothing was ever launched: at the first operation ranks can wait before they launch it.
-    is_unused: bool,
+    /// Counters know of nobody who waits: ranks can be in a call that all must make, as `ncclCommSplit`, or, where
+    /// nothing was ever launched, wait before they launch the first operation.
+    is_quiet: bool,
 }
 
 #[derive(Debug)]
@@ -78,9 +82,11 @@ pub(crate) struct Standing {
     looking: Option<(Duration, Vec<Suspect>)>,
     next_look: Duration,
     pause: Duration,
-    /// The same for communicators that were never used, which may stay so.
-    next_look_at_unused: Duration,
-    unused_pause: Duration,
+    /// The same for those that are quiet, which may stay so.
+    next_look_at_quiet: Duration,
+    quiet_pause: Duration,
+    /// Since when no communicator stands.
+    moves_since: Option<Duration>,
     /// Dumps in a row that could not tell, or did not come back.
     blind: u32,
 }
@@ -114,22 +120,27 @@ impl Standing {
             }
             return Outcome::Nothing;
         }
-        let has_used = suspects.iter().any(|suspect| !suspect.is_unused);
-        if !has_used && self.open.is_none() {
+        let are_quiet = suspects.iter().all(|suspect| suspect.is_quiet);
+        if are_quiet && self.open.is_none() {
             (self.pause, self.blind, self.next_look) = (Duration::ZERO, 0, Duration::ZERO);
         }
         if suspects.is_empty() {
+            let since = *self.moves_since.get_or_insert(now);
+            if now.saturating_sub(since) >= self.quiet_pause.saturating_mul(MOVES_FOR) {
+                (self.quiet_pause, self.next_look_at_quiet) = (Duration::ZERO, Duration::ZERO);
+            }
             return Outcome::Nothing;
         }
+        self.moves_since = None;
         // A hang stays one until it ends.
         let is_settled = self.open.as_ref().is_some_and(|open| open.kind.is_alert());
-        let next = if has_used { self.next_look } else { self.next_look_at_unused };
+        let next = if are_quiet { self.next_look_at_quiet } else { self.next_look };
         if is_settled || !may_begin || now < next {
             return Outcome::Nothing;
         }
-        if !has_used {
-            self.unused_pause = (self.unused_pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-            self.next_look_at_unused = now + self.unused_pause;
+        if are_quiet {
+            self.quiet_pause = (self.quiet_pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            self.next_look_at_quiet = now + self.quiet_pause;
         }
         self.looking = Some((now, suspects));
         Outcome::Look
@@ -259,26 +270,29 @@ fn worst(suspects: &[Suspect]) -> Option<&Suspect> {
     suspects.iter().max_by_key(|suspect| (suspect.waits, suspect.stands))
 }
 
-/// Returns the communicators that stand longer than is usual for them, while a rank may wait in them.
+/// Returns the communicators that stand longer than is usual for them, while a rank may wait in them; all of a job of
+/// which nothing moves.
 fn suspects(comms: &[&CommState], gpus: &[GpuState], settings: &Settings, now: Duration) -> Vec<Suspect> {
     let of_job = comms.iter().filter_map(|state| state.rhythm.usual()).max();
+    let rests_for = comms.iter().filter(|state| !state.is_over()).map(|state| state.stands_for(now)).min();
     let suspect = |state: &&CommState| {
         let stands = state.stands_for(now);
         // What is being made, or ended, has a call that all ranks must make.
         let is_called = state.is_coming() || state.here().any(|rank| rank.counts.is_ending);
         let is_unused = !state.has_moved && !is_called;
         let waits = if is_unused { Waits::Likely } else { state.waits(gpus) };
+        let is_quiet = is_unused || waits == Waits::No;
         let is_gone = !state.gone().is_empty();
+        let stands = if waits == Waits::No { rests_for.unwrap_or_default() } else { stands };
         let limit = match waits {
-            Waits::No => return None,
             Waits::Yes if is_gone => GONE_AFTER,
-            Waits::Yes | Waits::Likely => {
+            Waits::No | Waits::Yes | Waits::Likely => {
                 settings.limit(state.rhythm.usual().or(of_job)).saturating_sub(LOOK_AHEAD)
             }
             Waits::Unknown => settings.limit(state.rhythm.usual().or(of_job)).max(UNKNOWN_AFTER),
         };
         let is_suspect = stands >= limit && !state.is_over();
-        is_suspect.then(|| Suspect { key: Arc::clone(&state.key), waits, stands, is_gone, is_unused })
+        is_suspect.then(|| Suspect { key: Arc::clone(&state.key), waits, stands, is_gone, is_quiet })
     };
     comms.iter().filter_map(suspect).collect()
 }
