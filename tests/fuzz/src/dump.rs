@@ -107,7 +107,7 @@ pub fn dump_of(input: &[u8]) -> usize {
         let report = dump::dump_of_forged_memory(process, layouts, *version, &[mapping]);
         if let Ok(report) = report {
             ranks = report.communicators.iter().map(|communicator| communicator.ranks.len()).sum();
-            let _text = dump::render(&report, true);
+            let _text = dump::render(&report, true, 60);
         }
     });
     for (offset, length) in written {

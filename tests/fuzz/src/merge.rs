@@ -13,7 +13,7 @@ pub fn use_dumps(input: &[u8]) {
         let merged = dump::merge(reports);
         let _state = merged.state();
         // What reaches a terminal goes through the writer that replaces control characters.
-        let text = flow::text::plain(&dump::render(&merged, true)).into_owned();
+        let text = flow::text::plain(&dump::render(&merged, true, 60)).into_owned();
         let hostile = text.chars().find(|char| char.is_control() && !matches!(char, '\n' | '\t'));
         assert_eq!(hostile, None, "a control character in the report");
     });

@@ -83,7 +83,7 @@ pub fn use_memory(input: &[u8]) {
             return;
         }
         let report = history_of(&rings);
-        let text = flow::text::plain(&history::render(&report, None)).into_owned();
+        let text = flow::text::plain(&history::render(&report, None, 60)).into_owned();
         let hostile = text.chars().find(|char| char.is_control() && !matches!(char, '\n' | '\t'));
         assert_eq!(hostile, None, "a control character in the report");
     });

@@ -1,4 +1,4 @@
-//! A dump as text for people, in at most 100 columns: the verdict, what it is based on, then what was read.
+//! A dump as text for people: the verdict, what it is based on, then what was read.
 
 use std::{
     collections::BTreeSet,
@@ -10,7 +10,7 @@ use super::{
     ProcessState, PythonGroup, PythonReport, RankReport, gpus, nics, of_host, python,
     verdict::{Kind, State, named},
 };
-use flow::text::{counted, joined, write_paragraph as wrapped};
+use flow::text::{counted, joined, name_ranks, wrap, write_paragraph as wrapped};
 use inspect::{gpu::GpuReport, memory::ScanEnd, threads::Thread};
 use nccl_library::nccl::Direction;
 
@@ -21,8 +21,6 @@ const MAX_THREADS: usize = 16;
 /// Maximum number of communicators that are shown with their ranks, and of those that are named in a line.
 const MAX_COMMUNICATORS: usize = 3;
 const MAX_NAMES: usize = 4;
-/// Maximum number of ranks that are shown of a healthy communicator.
-const MAX_HEALTHY_RANKS: usize = 16;
 
 /// Maximum numbers of what is shown.
 #[derive(Clone, Copy)]
@@ -57,12 +55,12 @@ impl Most {
 }
 
 /// Renders a dump; the first paragraph is the verdict. `is_verbose`: with threads, and the operations of each
-/// rank.
-pub fn render(report: &DumpReport, is_verbose: bool) -> String {
+/// rank. `width`: columns of a line.
+pub fn render(report: &DumpReport, is_verbose: bool, width: usize) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
     _ = write_report(&mut out, report, is_verbose);
-    out
+    wrap(&out, width)
 }
 
 fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt::Result {
@@ -85,14 +83,17 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
     let awaited = awaited(report);
     let is_telling = |process: &&ProcessReport| awaited.contains(&process.id()) || is_remarkable(process);
     let (processes, more) = most.of(report.processes.iter().collect(), is_telling);
+    let mut has_more = more > 0;
+    let shown = processes.len();
     for process in processes {
         write_process(out, process, is_verbose)?;
     }
-    write_more(out, 0, more, ["more process", "more processes"])?;
+    write_more(out, 0, [shown, more], "process")?;
     let is_telling = |gpu: &&GpuReport| gpus::is_remarkable(gpu) || gpus::is_of(gpu, report, &awaited);
     let (gpus, more) = most.of(gpus::used(report), is_telling);
     gpus::write(out, &gpus)?;
-    write_more(out, 0, more, ["more GPU", "more GPUs"])?;
+    write_more(out, 0, [gpus.len(), more], "GPU")?;
+    has_more |= more > 0;
     // Most hosts that have no driver have no GPU either: nothing is missing there.
     for remark in report.gpu_remarks.iter().filter(|_| !report.communicators.is_empty()) {
         wrapped(out, remark, 0)?;
@@ -118,7 +119,7 @@ fn write_report(out: &mut String, report: &DumpReport, is_verbose: bool) -> fmt:
         wrapped(out, &format!("{what}: {left}"), 0)?;
     }
     let has_details = report.processes.iter().any(|process| !process.threads.is_empty());
-    if has_details && !is_verbose && report.state() != State::Healthy {
+    if !is_verbose && (has_details && report.state() != State::Healthy || has_more) {
         writeln!(out, "-v shows all, with the threads inside NCCL and the operations in flight")?;
     }
     Ok(())
@@ -381,7 +382,7 @@ fn write_communicator(out: &mut String, communicator: &CommunicatorReport, is_ve
     wrapped(out, &headline(communicator), 0)?;
     for (how, ranks) in [("waited for", &verdict.culprits), ("waiting", &verdict.victims)] {
         if !ranks.is_empty() {
-            wrapped(out, &format!("{how}: rank {}", joined(ranks.iter().take(16), ", ")), 2)?;
+            wrapped(out, &format!("{how}: {}", name_ranks(ranks)), 2)?;
         }
     }
     // That a rank waits is the least of them.
@@ -395,11 +396,11 @@ fn write_communicator(out: &mut String, communicator: &CommunicatorReport, is_ve
     let is_telling =
         |rank: &&RankReport| verdict.culprits.contains(&rank.rank) || rank.process_state.is_halted();
     let (ranks, more) = most.of(communicator.ranks.iter().collect(), is_telling);
-    let shown = if verdict.state == State::Healthy { MAX_HEALTHY_RANKS } else { usize::MAX };
-    for rank in ranks.into_iter().take(shown) {
+    let shown = ranks.len();
+    for rank in ranks {
         write_rank(out, rank, is_verbose)?;
     }
-    write_more(out, 2, more, ["more rank", "more ranks"])?;
+    write_more(out, 2, [shown, more], "rank")?;
     writeln!(out)
 }
 
@@ -480,12 +481,10 @@ fn write_op(out: &mut String, op: &OpReport) -> fmt::Result {
 }
 
 /// Tells how many rows are not shown.
-fn write_more(out: &mut String, indent: usize, more: usize, [one, several]: [&str; 2]) -> fmt::Result {
-    match more {
-        0 => Ok(()),
-        1 => writeln!(out, "{:indent$}and 1 {one}", ""),
-        more => writeln!(out, "{:indent$}and {more} {several}", ""),
-    }
+/// Tells how many things of a kind are not shown below those that are.
+fn write_more(out: &mut String, indent: usize, [shown, more]: [usize; 2], what: &str) -> fmt::Result {
+    let (and, more_of) = if shown > 0 { ("and ", format!("more {what}")) } else { ("", what.to_owned()) };
+    if more > 0 { writeln!(out, "{:indent$}{and}{}", "", counted(more, &more_of)) } else { Ok(()) }
 }
 
 /// Tells how many of a list are not shown.

@@ -10,7 +10,7 @@ use super::{Builds, NotesReport, find::Build};
 use inspect::{
     clock::now_ns,
     memory::AddressSpace,
-    process::Process,
+    process::{Process, why_unread},
     python::{Runtimes, TargetMemory},
     resolver,
 };
@@ -23,7 +23,7 @@ pub(crate) fn look(process: &Process, builds: &mut Builds, runtimes: &Runtimes) 
     let unknown = |why: String| Some(NotesReport { unknown: Some(why), ..NotesReport::default() });
     let mappings = match resolver::maps(process.pid()) {
         Ok(mappings) => mappings,
-        Err(error) => return unknown(format!("its mappings cannot be read: {error}")),
+        Err(error) => return unknown(format!("its mappings cannot be read{}", why_unread(&error))),
     };
     let build = match builds.find(process, &mappings) {
         Ok(build) => build?,

@@ -353,10 +353,11 @@ impl Running<'_> {
         self.own.gpus_hang = self.options.gpus.missing().is_some_and(|why| why.contains("does not answer"));
         self.check_sight(now);
         if let Some((count, why)) = self.processes.unknown.clone() {
-            self.notice(
-                "unknown",
-                format!("{count} processes with NCCL cannot be watched, one of them because {why}"),
-            );
+            let sentence = match count {
+                1 => format!("a process cannot be watched: {why}"),
+                count => format!("{count} processes cannot be watched, one of them because {why}"),
+            };
+            self.notice("unknown", sentence);
         }
         Ok(())
     }

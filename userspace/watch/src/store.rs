@@ -8,6 +8,7 @@ use std::{io::Write as _, path::Path};
 use analysis::export::RankFiles;
 use anyhow::{Context as _, Result};
 use dump::DumpReport;
+use flow::text::REPORT_WIDTH;
 use recording::sinks::{OutputDir, OutputFile, Share};
 
 /// Beginning of the names of dumps. A number follows that counts milliseconds since 1970.
@@ -66,7 +67,7 @@ impl Store {
             dir.replace_file(Share::Free, name, |file: &mut OutputFile| file.write_all(bytes))
         };
         file(JSON, &serde_json::to_vec(report)?)?;
-        file(TEXT, dump::render(report, true).as_bytes())?;
+        file(TEXT, dump::render(report, true, REPORT_WIDTH).as_bytes())?;
         let ranks = dump::recorder_dumps(report).ranks;
         if ranks.is_empty() {
             return Ok(());

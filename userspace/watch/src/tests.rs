@@ -1,6 +1,7 @@
 //! Jobs that are made up, over time.
 
 mod ports;
+mod rests;
 mod set_up;
 mod slow;
 
@@ -261,25 +262,6 @@ fn a_job_that_steps_once_and_hangs_on_is_the_same_hang() {
 }
 
 #[test]
-fn busy_idle_and_slow_messages_are_no_hang_and_are_not_dumped_all_the_time() {
-    let mut world = World::new(4);
-    world.work(2000);
-    world.stand(2000);
-    assert_eq!(world.told(), [], "it is idle: nothing is in flight");
-    assert!((3..=10).contains(&world.looks), "{}", world.looks);
-    world.looks = 0;
-    // A message over a slow network: nothing is launched, and steps are made.
-    world.work(10);
-    world.ranks.iter_mut().for_each(|rank| rank.in_flight = true);
-    world.pass(600, |ranks, _| ranks.iter_mut().for_each(|rank| rank.steps += 1));
-    assert_eq!((world.told(), world.looks), (vec![], 0));
-    // It looks like a hang, and a dump says that it is none.
-    world.stand(3600);
-    assert_eq!(world.told(), []);
-    assert!((2..=10).contains(&world.looks), "{}", world.looks);
-}
-
-#[test]
 fn an_iteration_of_a_minute_may_stand_for_five() {
     let mut world = World::new(4);
     let iterate = |ranks: &mut Vec<Made>, second: u64| {
@@ -377,20 +359,6 @@ fn without_dumps_counters_alone_tell_the_second_time() {
 }
 
 #[test]
-fn over_nvlink_gpus_tell_whether_it_is_worth_a_dump() {
-    let mut world = World::new(4);
-    world.has_proxy = false;
-    world.busy = Some(3);
-    world.work(100);
-    world.stand(300);
-    assert!((1..=6).contains(&world.looks), "no GPU runs a kernel: {} looks", world.looks);
-    world.busy = Some(100);
-    world.dump = Some(Ok(stuck(Kind::OtherOperation, None)));
-    world.stand(300);
-    let [(_, Begin, Hang)] = world.told()[..] else { panic!("{:?}", world.told()) };
-}
-
-#[test]
 fn at_most_one_alert_a_minute_begins() {
     let mut world = World::new(4);
     for second in 0..300 {
@@ -443,43 +411,6 @@ fn a_failure_of_ranks_whose_peer_has_died_is_no_other_alert_and_blames_none_of_t
     world.work(10);
     let [(_, Begin, Error)] = world.told()[..] else { panic!("{:?}", world.told()) };
     assert_eq!(world.events[0].1.culprits, []);
-}
-
-#[test]
-fn a_communicator_that_was_never_used_is_looked_at_seldom_and_its_hang_is_one() {
-    let mut world = World::new(4);
-    world.stand(7200);
-    assert_eq!(world.told(), []);
-    assert!((3..=15).contains(&world.looks), "{}", world.looks);
-    let mut world = World::new(4);
-    world.dump = Some(Ok(stuck(Kind::NoCounterpart, None)));
-    world.stand(20);
-    let [(at, Begin, Hang)] = world.told()[..] else { panic!("{:?}", world.told()) };
-    assert!((10..=13).contains(&at), "{at}");
-}
-
-/// Ranks are in `ncclCommSplit`, which one does not call: they have launched the same, and nothing is in flight.
-#[test]
-fn a_job_that_rests_is_looked_at_once_and_seldom_where_it_often_rests() {
-    let mut world = World::new(4);
-    world.work(100);
-    world.dump = Some(Ok(stuck(Kind::CallNotMade, None)));
-    world.stand(20);
-    let [(at, Begin, Hang)] = world.told()[..] else { panic!("{:?}", world.told()) };
-    assert!((110..=113).contains(&at), "{at}");
-    // It serves: for a few seconds every half minute.
-    let mut world = World::new(4);
-    world.pass(7200, |ranks, second| {
-        ranks.iter_mut().for_each(|rank| rank.launched += u64::from(second % 30 < 5));
-    });
-    assert_eq!(world.told(), []);
-    assert!((3..=15).contains(&world.looks), "{}", world.looks);
-    // It has worked for long: its next rest is looked at as the first one was, after five of its usual iterations.
-    world.work(10_000);
-    world.dump = Some(Ok(stuck(Kind::CallNotMade, None)));
-    world.stand(200);
-    let [(at, Begin, Hang)] = world.told()[..] else { panic!("{:?}", world.told()) };
-    assert!((17_300..=17_360).contains(&at), "{at}");
 }
 
 #[test]

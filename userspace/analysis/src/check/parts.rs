@@ -3,9 +3,14 @@
 
 use crate::export::recordings_in;
 use recording::sinks::{OutputDir, read_session, window_folders};
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 
 /// Folders whose ranks belong together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,7 +58,10 @@ impl Window {
 /// Groups folders. Those without windows are one part, which comes first.
 pub(super) fn parts(folders: &[PathBuf]) -> Result<Vec<Part>> {
     let (mut plain, mut groups) = (Vec::new(), Vec::<Vec<Window>>::new());
+    let mut seen = BTreeSet::new();
     for folder in folders {
+        let about = fs::metadata(folder).with_context(|| format!("looking at `{}`", folder.display()))?;
+        ensure!(seen.insert((about.dev(), about.ino())), "`{}` is given twice", folder.display());
         let dir = OutputDir::open_to_read(folder)?;
         let names = window_folders(&dir)?;
         if names.is_empty() {

@@ -9,7 +9,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::{schema::ClockReport, session::SessionReport};
+use flow::{
+    schema::ClockReport,
+    session::{Level, SessionReport},
+};
 
 use super::{ownership::Claims, parts::Part};
 use crate::export::{Jobs, Source};
@@ -81,7 +84,7 @@ pub(super) trait Gather {
 pub type ReadingProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Gives all rows of these folders to `gather`, and returns what could not be read. A window in which nothing
-/// ran is told, too; another folder without ops is an error.
+/// ran is told, too; that no folder has an op is an error.
 pub(super) fn read_rows<G: Gather>(
     part: &Part,
     mut gather: G,
@@ -93,7 +96,7 @@ pub(super) fn read_rows<G: Gather>(
     let jobs = Jobs::of(&sources);
     let work = |(at, source), gather: &G| {
         let facts = FolderFacts::of(source, jobs.of_source(at));
-        Work::new(source, is_window, facts, gather)
+        Work::new(source, facts, gather)
     };
     let all_work: Vec<_> = sources.iter().enumerate().map(|of| work(of, &gather)).collect();
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(sources.len());
@@ -118,7 +121,7 @@ pub(super) fn read_rows<G: Gather>(
         drop(sender);
         let mut bytes = vec![0; sources.len()];
         // Folders that were read before earlier ones, and the number of those that `gather` has.
-        let (mut waiting, mut added) = (BTreeMap::new(), 0);
+        let (mut waiting, mut added, mut any) = (BTreeMap::new(), 0, false);
         for (at, news) in news {
             match news {
                 News::Bytes(read) => {
@@ -128,14 +131,19 @@ pub(super) fn read_rows<G: Gather>(
                 News::Read(read) => _ = waiting.insert(at, read),
             }
             while let (Some(read), Some(source)) = (waiting.remove(&added), sources.get(added)) {
-                let (folder, said) = read?;
+                let (folder, said, has_rows) = read?;
                 if !gather.add(folder) {
-                    let (folder, _) = work((added, source), &gather).read(&mut |_| ())?;
+                    let (folder, ..) = work((added, source), &gather).read(&mut |_| ())?;
                     gather.add(folder);
                 }
                 notes.extend(said);
+                any |= has_rows;
                 added += 1;
             }
+        }
+        // Of several hosts, one at which nothing ran is no reason to say nothing of the others.
+        if !any && !is_window && !sources.is_empty() {
+            bail!(notes.pop().unwrap_or_else(|| "nothing was recorded".to_owned()));
         }
         Ok((gather, notes))
     })
@@ -147,31 +155,24 @@ enum News<F> {
     Read(Result<ReadFolder<F>>),
 }
 
-/// A folder's rows, and notes for the reader.
-type ReadFolder<F> = (F, Vec<String>);
+/// A folder's rows, notes for the reader, and whether there were any rows.
+type ReadFolder<F> = (F, Vec<String>, bool);
 
 /// A folder that is to be read.
 struct Work<'a, F> {
     source: &'a Source,
-    /// The folder is a window; possibly nothing ran in it.
-    is_window: bool,
     folder: F,
     times: RangeInclusive<u64>,
 }
 
 impl<'a, F: Sink> Work<'a, F> {
-    fn new(
-        source: &'a Source,
-        is_window: bool,
-        facts: FolderFacts,
-        gather: &impl Gather<Folder = F>,
-    ) -> Self {
+    fn new(source: &'a Source, facts: FolderFacts, gather: &impl Gather<Folder = F>) -> Self {
         let (folder, times) = (gather.folder(facts), gather.times(source.is_of_calls()));
-        Self { source, is_window, folder, times }
+        Self { source, folder, times }
     }
 
     fn read(self, progress: &mut dyn FnMut(u64)) -> Result<ReadFolder<F>> {
-        let Self { source, is_window, folder, times } = self;
+        let Self { source, folder, times } = self;
         let shown = source.path.display();
         let own = |wall_ns: &u64| wall_ns.saturating_sub(source.offset_ns());
         let selection = Selection { from_ns: own(times.start()), ..Selection::ALL };
@@ -182,16 +183,15 @@ impl<'a, F: Sink> Work<'a, F> {
         let mut notes: Vec<String> =
             read.notes().into_iter().map(|note| format!("{shown}: {note}")).collect();
         // If only a part was read, the rows may be elsewhere.
-        let has_rows = read.ops > 0 || source.is_of_calls() && read.calls > 0;
-        if !has_rows && *times.start() == 0 {
+        let has_rows = *times.start() > 0 || read.ops > 0 || source.is_of_calls() && read.calls > 0;
+        if !has_rows {
             let launched = read.untold_launches();
-            let why = launched.as_deref().unwrap_or("it was made with --level api, or nothing ran meanwhile");
-            let none = format!("the recording in `{shown}` has no operations: {why}");
-            if !is_window {
-                bail!(none);
-            }
-            notes.push(none);
+            let why = launched.as_deref().unwrap_or_else(|| match source.session().level {
+                Some(Level::Api) => "it has calls of the API only (--level api)",
+                _ => "none began and ended meanwhile; `ncclflow dump` says whether the processes wait",
+            });
+            notes.push(format!("the recording in `{shown}` has no operations: {why}"));
         }
-        Ok((folder, notes))
+        Ok((folder, notes, has_rows))
     }
 }

@@ -94,6 +94,9 @@ fn nanoseconds(digits: &str) -> Option<u64> {
 /// Parses `2026-11-22T14:03:05.5Z`, or with `+02:00`; a space can be in the place of the T.
 fn rfc3339(text: &str) -> Result<u64, String> {
     let error = || format!("`{text}` is not a time; {KINDS}");
+    if !text.starts_with(|first: char| first.is_ascii_digit()) {
+        return Err(error());
+    }
     let (date, time) = text.split_once(['T', 't', ' ']).ok_or_else(error)?;
     let zone = time.find(['Z', 'z', '+', '-']).ok_or_else(|| {
         format!("`{text}` has no time zone: add Z for UTC, or an offset as +02:00; the recording's host can be in another zone than this one")

@@ -151,8 +151,10 @@ fn nothing_found(report: &CheckReport, seen: Seen) -> (Level, String) {
     let Seen { ranks, recorded, ops, calls, has_losses } = seen;
     if ops == 0 {
         let what = match calls {
-            0 => "nothing of NCCL was recorded in the part that was chosen",
-            _ => "only API calls were recorded, which are not compared (record with --level flow or steps)",
+            0 => "nothing of NCCL was recorded",
+            _ => {
+                "only API calls were recorded: `ncclflow check` compares them (or record with --level flow or steps)"
+            }
         };
         return (Level::Unknown, format!("No verdict: {what}."));
     }

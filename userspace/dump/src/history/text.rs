@@ -7,7 +7,7 @@ use std::{
 
 use super::HistoryReport;
 use crate::of_host;
-use flow::text::{joined, nanoseconds, number, write_paragraph as wrapped};
+use flow::text::{joined, nanoseconds, number, wrap, write_paragraph as wrapped};
 use torch::flight_recorder::Entry;
 use torch_history::{
     GroupHistory, GroupVerdict, HistoryState, Late, Member, ProcessHistory, by_collective,
@@ -19,12 +19,13 @@ const USUAL: usize = 10;
 /// Maximum number of ranks of a group that are shown with their status.
 const MAX_MEMBERS: usize = 16;
 
-/// Renders a history. `last` is the number of collectives that are shown of each group.
-pub fn render(report: &HistoryReport, last: Option<usize>) -> String {
+/// Renders a history. `last` is the number of collectives that are shown of each group, `width` the columns of a
+/// line.
+pub fn render(report: &HistoryReport, last: Option<usize>, width: usize) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
     _ = write_report(&mut out, report, last.unwrap_or(USUAL));
-    out
+    wrap(&out, width)
 }
 
 fn write_report(out: &mut String, report: &HistoryReport, last: usize) -> fmt::Result {
@@ -51,7 +52,7 @@ fn write_process(out: &mut String, process: &ProcessHistory, several: bool) -> f
     };
     let what = match &process.notes {
         None if process.error.is_some() => "not read".to_owned(),
-        None => "it has not loaded torch".to_owned(),
+        None => "has not loaded torch".to_owned(),
         Some(notes) => {
             let how = if notes.layouts_were_run { "" } else { ", by layouts that were never run on GPUs" };
             format!("torch {}{how}", notes.torch.as_deref().unwrap_or("of unknown version"))

@@ -6,6 +6,7 @@ use crate::{
     verdict::{JobVerdict, Verdict, tests::made::rank},
 };
 use flow::schema::PythonFrame;
+use flow::text::REPORT_WIDTH;
 
 const FIRST: &str =
     "rank 2 has not joined: AllReduce 4 of 5 launched; its main thread is at part0.py:40 in load";
@@ -89,9 +90,13 @@ fn large_job(others: State) -> DumpReport {
 fn of_48_communicators_the_one_that_is_stuck_takes_no_more_than_40_lines() {
     for others in [State::Healthy, State::Unknown] {
         let report = large_job(others);
-        let text = render(&report, false);
+        let text = render(&report, false, REPORT_WIDTH);
         assert!(text.lines().count() <= 40, "{} lines:\n{text}", text.lines().count());
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        // The same words on a narrower terminal.
+        let narrow = render(&report, false, 60);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+        assert!(narrow.split_whitespace().eq(text.split_whitespace()), "{narrow}");
         for said in [
             "waits for rank 2 (process 102)",
             &format!("  - {FIRST}"),
@@ -105,7 +110,7 @@ fn of_48_communicators_the_one_that_is_stuck_takes_no_more_than_40_lines() {
             assert!(text.contains(said), "no `{said}`:\n{text}");
         }
         // All is there when it is asked for.
-        let all = render(&report, true);
+        let all = render(&report, true, REPORT_WIDTH);
         let processes = (100..108).filter(|pid| all.contains(&format!("\nprocess {pid} ")));
         assert_eq!((processes.count(), all.matches("\ncommunicator 0x").count()), (8, 48), "{all}");
     }
@@ -132,7 +137,7 @@ fn the_verdict_and_its_reason_come_before_all_else() {
         communicators: vec!["0xab".to_owned()],
     };
     let report = DumpReport { job: Some(job), communicators: vec![communicator], ..DumpReport::default() };
-    let text = render(&report, false);
+    let text = render(&report, false, REPORT_WIDTH);
     let expected =
         "stuck: communicator 0xab waits for rank 2\nrank 2 has not joined: AllReduce 3 of 4 launched";
     assert_eq!(text.split("\n\n").next(), Some(expected), "{text}");

@@ -40,12 +40,28 @@ pub fn joined(items: impl IntoIterator<Item = impl ToString>, separator: &str) -
     items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(separator)
 }
 
-/// Width of a report's lines. No line is longer than 100 columns, with what a terminal adds to it.
-const REPORT_WIDTH: usize = 98;
+/// Width of a report's lines where they go to no terminal, and at most. No line is longer than 100 columns, with
+/// what a terminal adds to it.
+pub const REPORT_WIDTH: usize = 98;
 
-/// Writes a paragraph of a report, indented: see [`write_wrapped`].
+/// Writes a paragraph of a report, indented, in one line: [`wrap`] breaks it.
 pub fn write_paragraph(out: &mut dyn Write, text: &str, indent: usize) -> fmt::Result {
-    write_wrapped(out, text, indent, REPORT_WIDTH)
+    writeln!(out, "{:indent$}{text}", "")
+}
+
+/// Breaks lines that are longer than `width` columns: see [`write_wrapped`].
+pub fn wrap(text: &str, width: usize) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let words = line.trim_start_matches(' ');
+        // Writing to a string cannot fail.
+        _ = if line.chars().count() > width {
+            write_wrapped(&mut out, words, line.len() - words.len(), width)
+        } else {
+            writeln!(out, "{line}")
+        };
+    }
+    out
 }
 
 /// Writes `text`, indented, in lines of at most `width` columns. Lines after the first are indented by two

@@ -5,7 +5,9 @@ mod plain;
 mod ranges;
 mod units;
 
-pub use lines::{column_widths, cut_left, cut_right, joined, write_paragraph, write_wrapped};
+pub use lines::{
+    REPORT_WIDTH, column_widths, cut_left, cut_right, joined, wrap, write_paragraph, write_wrapped,
+};
 pub use plain::{PlainWriter, is_obeyed, plain};
 pub use ranges::{name_ranks, ranges};
 pub use units::{age, ago, bytes, counted, nanoseconds, number, spaced_seconds};

@@ -4,7 +4,10 @@ use std::{io, ops::ControlFlow};
 
 use thiserror::Error;
 
-use crate::{process::Process, resolver};
+use crate::{
+    process::{Process, denied_remedy},
+    resolver,
+};
 use nccl_library::elf::RuntimeAddr;
 
 const MAX_READ: usize = 8 << 20;
@@ -17,7 +20,7 @@ pub enum ReadError {
     /// The process has exited; bytes that were read before that was noticed are not to be used.
     #[error("process {0} exited while it was read")]
     Gone(u32),
-    #[error("the memory of process {0} cannot be read ({1}): run as root, or with CAP_SYS_PTRACE")]
+    #[error("the memory of process {0} cannot be read ({1}): {remedy}", remedy = denied_remedy())]
     Denied(u32, io::Error),
     /// A copy did not end in time: the device or file behind the memory does not answer. The process is not
     /// read again.

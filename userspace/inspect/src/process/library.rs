@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{
+    discover::denied_remedy,
     identify::{Identifier, Judge},
     maps::{self, Mapping},
     mounts::{MountTable, NotAsked, of_number},
@@ -221,7 +222,7 @@ fn below_root(process: &Process, path: &Path) -> rustix::io::Result<OwnedFd> {
 /// Reason for which a process has no library to trace.
 #[derive(Debug, Serialize, Deserialize, Error)]
 pub enum LibraryError {
-    #[error("the mappings of process {0} cannot be read{why}", why = shown(.1))]
+    #[error("the mappings of process {0} cannot be read{why}", why = why_unread(.1))]
     Maps(u32, #[serde(with = "super::os_error")] io::Error),
     /// The process exists and maps no NCCL.
     #[error(
@@ -239,9 +240,10 @@ pub enum LibraryError {
     },
 }
 
-fn shown(error: &io::Error) -> String {
+/// Says why something of a process cannot be read, behind the words that say so.
+pub fn why_unread(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => format!(" ({error}): run as root"),
+        io::ErrorKind::PermissionDenied => format!(" ({error}): {}", denied_remedy()),
         _ => format!(": {error}"),
     }
 }

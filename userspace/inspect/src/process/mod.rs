@@ -26,7 +26,7 @@ pub use discover::{Denied, Discovered, Sighting, Unfinished, denied_remedy, pids
 pub use filter::Filter;
 pub use fuse_connections::fuse_connections_that_owe_an_answer;
 pub use identify::Evidence;
-pub use library::{LibraryError, LibraryId, MappedFile, MappedLibrary};
+pub use library::{LibraryError, LibraryId, MappedFile, MappedLibrary, why_unread};
 pub use pid_namespace::in_first_pid_namespace;
 pub use processor_limits::{ThrottleWatch, Throttled};
 pub use returns::{can_end_processes, no_return_probes};

@@ -163,7 +163,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<Exit> {
     }
     write_report(args.json, &Versioned::of(&report), |out| {
         // The first paragraph is the verdict.
-        let text = dump::render(&report, args.verbose || args.stacks);
+        let text = dump::render(&report, args.verbose || args.stacks, terminal::report_width());
         match (&report.job, text.split_once("\n\n")) {
             (Some(_), Some((verdict, rest))) if terminal::has_color() => {
                 terminal::verdict(Some(color), verdict)?;

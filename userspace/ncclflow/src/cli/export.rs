@@ -158,11 +158,13 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
         args.output.display()
     )?;
     write_notes(exported, out)?;
-    if rows.ops + rows.calls == 0 && rows.left_out > 0 {
-        writeln!(
-            out,
+    if rows.ops + rows.calls == 0 {
+        let what = if args.part.is_given() {
             "the part that you chose is empty; --json says when the recordings begin and end (spanUnixNs)"
-        )?;
+        } else {
+            "nothing of NCCL was recorded"
+        };
+        writeln!(out, "{what}")?;
     }
     if rows.numbered_locally > 0 {
         writeln!(

@@ -13,6 +13,7 @@ use super::{
     exit::Exit,
     fleet_args::{FleetArgs, RemoteWords, ask},
     shared_args::{DebugArgs, LookedAtArgs},
+    terminal,
     whom::by_reason,
     write_report,
 };
@@ -132,7 +133,7 @@ pub(super) fn run(args: &HistoryArgs) -> Result<Exit> {
     let has_something = ensure_something(&report);
     if has_something.is_ok() || args.json {
         write_report(args.json, &Versioned::of(&report), |out| {
-            Ok(write!(out, "{}", history::render(&report, args.last))?)
+            Ok(write!(out, "{}", history::render(&report, args.last, terminal::report_width()))?)
         })?;
     }
     has_something?;
@@ -168,8 +169,7 @@ fn ensure_something(report: &HistoryReport) -> Result<()> {
             return Ok(());
         }
         let why = process.error.clone().or_else(|| notes.and_then(|notes| notes.unknown.clone()));
-        let why =
-            why.unwrap_or_else(|| "it has not loaded torch; `ncclflow dump` reads NCCL itself".to_owned());
+        let why = why.unwrap_or_else(|| "torch is not loaded; `ncclflow dump` reads NCCL itself".to_owned());
         all.push((process.pid, why));
     }
     bail!("torch's flight recorder could be read in no process: {}", joined(by_reason(all), "; "))

@@ -101,14 +101,18 @@ pub(super) fn run_recording(args: &StacksArgs, folder: &Path) -> Result<()> {
         before += source.bytes;
         read.notes().iter().for_each(|note| tell!("{note}"));
     }
-    finish(args, &live)
+    let found = finish(args, &live)?;
+    if found.calls == 0 && found.without_stack > 0 {
+        tell!("it was recorded without stacks: `ncclflow record --stacks` records them");
+    }
+    Ok(())
 }
 
-fn finish(args: &StacksArgs, live: &LiveStacks) -> Result<()> {
+fn finish(args: &StacksArgs, live: &LiveStacks) -> Result<CallStacks> {
     let found = live.finish(args.kernel_name.as_deref(), args.stack_depth.unwrap_or(usize::MAX));
     write_stacks(args, &found, &found.stacks, found.of, |out| write_groups(&found, out))?;
     say(args, &found, live);
-    Ok(())
+    Ok(found)
 }
 
 fn write_groups(found: &CallStacks, out: &mut dyn Write) -> io::Result<()> {

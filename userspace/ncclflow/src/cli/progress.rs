@@ -8,8 +8,10 @@ use std::{
 
 use anyhow::Result;
 
+use super::terminal::width_of_errors;
 use crate::fleet::Asking;
 use dump::Progress;
+use flow::text::{bytes, cut_right};
 
 /// Duration up to which work is not worth a line.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -17,9 +19,15 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Time between two updates of the line.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Overwrites the line of the terminal. Nobody may be there to read it.
+/// Overwrites the line of the terminal; what is longer than a line could not be overwritten. Nobody may be there
+/// to read it.
 fn overwrite(line: &str) {
-    let _ = write!(stderr(), "\r\x1b[K{line}");
+    let _ = write!(stderr(), "\r\x1b[K{}", cut_right(line, width_of_errors().map(|width| width.max(2) - 1)));
+}
+
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn size(value: u64) -> String {
+    bytes(value as f64)
 }
 
 fn percent(done: u64, of: u64) -> u64 {
@@ -77,7 +85,7 @@ impl ProgressLine {
     pub(super) fn bytes(&mut self, bytes: u64, of_bytes: u64) {
         let (label, percent, seconds) =
             (self.label, percent(bytes, of_bytes).min(100), self.begun.elapsed().as_secs());
-        self.show(|| format!("{label}{percent}% of {} MiB read, {seconds} s", of_bytes >> 20));
+        self.show(|| format!("{label}{percent}% of {} read, {seconds} s", size(of_bytes)));
     }
 
     /// Shows the progress of a scan of memory.
@@ -86,14 +94,13 @@ impl ProgressLine {
         if scan.elapsed < PATIENCE {
             return;
         }
-        let gib = |bytes: u64| format!("{}.{} GiB", bytes >> 30, ((bytes & 0x3fff_ffff) * 10) >> 30);
         self.show(|| {
             format!(
                 "process {}: {}% of {} looked through, {} read, {} s",
                 progress.process.pid(),
                 percent(scan.passed_bytes, scan.mapped_bytes),
-                gib(scan.mapped_bytes),
-                gib(scan.scanned_bytes),
+                size(scan.mapped_bytes),
+                size(scan.scanned_bytes),
                 scan.elapsed.as_secs()
             )
         });
@@ -103,7 +110,7 @@ impl ProgressLine {
     pub(super) fn files(&mut self, done: u64, of: u64) {
         let line = || {
             format!(
-                "making files: {}% of {of} records; after Ctrl-C they stay incomplete, the recording is complete",
+                "making files: {}% of {of} records; Ctrl-C leaves it (the recording is whole)",
                 percent(done, of)
             )
         };

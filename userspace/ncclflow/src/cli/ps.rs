@@ -16,7 +16,9 @@ use super::{
     progress::reading,
     quantities::seconds,
     shared_args::{DebugArgs, FilterArgs},
-    terminal, write_json_line, write_report,
+    terminal,
+    whom::none_matched,
+    write_json_line, write_report,
 };
 use crate::fleet::Gathered;
 use dump::ps::{Lister, PsOptions, PsReport, render};
@@ -94,7 +96,11 @@ pub(super) fn run(args: &PsArgs) -> Result<Exit> {
     let mut lister = Lister::new(options, cache);
     loop {
         let report = reading("", |line| lister.list(&mut |progress| line.scan(progress)))?;
-        show(&report, args)?;
+        if report.processes.is_empty() && !args.json && !args.filter.filter().is_empty() {
+            writeln!(terminal::out(), "{}", none_matched())?;
+        } else {
+            show(&report, args)?;
+        }
         let Some(pause) = args.watch else { return Ok(Exit::Done) };
         thread::sleep(pause);
     }

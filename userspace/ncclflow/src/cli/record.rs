@@ -77,7 +77,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<Exit> {
     let outcome = with_signals(work, || {})?;
     drop(metrics);
     if !args.quiet {
-        summarize(&outcome, output.as_deref(), args.verbose);
+        summarize(&outcome, output.as_deref(), args);
         if outcome.report.targets.is_empty() {
             tell!("{}", none_matched());
         }
@@ -355,9 +355,23 @@ impl Seen {
     }
 }
 
+/// Says why no operation was seen.
+fn nothing_seen(report: &SessionReport, window_flag: Option<&Path>) -> String {
+    let model = &report.model;
+    if let Some(flag) = window_flag {
+        return format!("no window was opened: the file `{}` was not there in this time", flag.display());
+    }
+    if model.unjoined_steps + model.orphan_peers + model.unplanned_posts > 0 {
+        return "no NCCL operation began in this time, and messages of earlier ones moved: record for longer than an \
+                operation takes"
+            .to_owned();
+    }
+    "no NCCL operation was seen in this time; `ncclflow dump` says whether the processes wait".to_owned()
+}
+
 /// `output` is `None` if nothing was written.
-fn summarize(outcome: &Outcome, output: Option<&Path>, is_verbose: bool) {
-    let report = &outcome.report;
+fn summarize(outcome: &Outcome, output: Option<&Path>, args: &RecordArgs) {
+    let (report, is_verbose) = (&outcome.report, args.verbose);
     // Else it is said that no process was chosen.
     let has_targets = !report.targets.is_empty();
     for rank in &report.communicators {
@@ -387,7 +401,7 @@ fn summarize(outcome: &Outcome, output: Option<&Path>, is_verbose: bool) {
         && report.model.plans.empty == 0
         && has_targets
     {
-        tell!("no NCCL operation was seen in this time; `ncclflow dump` says whether the processes wait");
+        tell!("{}", nothing_seen(report, args.window.window_flag.as_deref()));
     }
     if let (Some(files), Some(output)) = (&report.files, output) {
         tell_files(files, report, output);
@@ -395,13 +409,16 @@ fn summarize(outcome: &Outcome, output: Option<&Path>, is_verbose: bool) {
     let loss = &report.loss;
     tell!(
         "lost: {} records, {} lines; undecodable: {} records",
-        loss.records_lost + loss.records_dropped,
+        loss.records_lost + loss.records_dropped + loss.records_not_recorded,
         loss.lines_lost,
         loss.records_undecodable
     );
     for lost in counted([
-        (loss.records_lost, "found the kernel's buffer full: --buffer-size"),
-        (loss.records_dropped, "were dropped, as writing the recording did not keep up: --queue-size"),
+        (loss.records_lost, "records found the kernel's buffer full: --buffer-size"),
+        (
+            loss.records_dropped,
+            "records were dropped, as writing the recording did not keep up: --queue-size",
+        ),
         (loss.lines_over_max_size, "lines found no room in the folder: --max-size"),
         (
             loss.aggregates_over_max_size,
@@ -412,15 +429,15 @@ fn summarize(outcome: &Outcome, output: Option<&Path>, is_verbose: bool) {
             "windows were opened late, as there was no room for them: --max-size, or the disk",
         ),
         (loss.records_unaccounted, "hits unaccounted for"),
-        (loss.records_not_recorded, "are not in the recording"),
+        (loss.records_not_recorded, "records are not in the recording: it could not be written"),
     ]) {
         tell!("  {lost}");
     }
     let model = &report.model;
     let cut = counted([
-        (model.unplanned_posts, "operations of which the plan was not seen"),
-        (model.unposted, "operations that were not seen being queued for the network"),
-        (model.unfinished, "operations with messages on their way"),
+        (model.unplanned_posts, "operations × channels of which the plan was not seen"),
+        (model.unposted, "operations × channels that were not seen being queued for the network"),
+        (model.unfinished, "operations × channels with messages on their way"),
         (model.orphan_peers, "peers whose operation was not seen"),
         (model.unjoined_steps, "steps of messages whose operation was not seen"),
     ]);

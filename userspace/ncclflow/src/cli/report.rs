@@ -75,7 +75,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<Exit> {
     writeln!(out, "{}", made.sentence)?;
     write_notes(&made.exported, &mut out)?;
     let rows = &made.exported.rows;
-    if rows.ops + rows.calls == 0 && rows.left_out > 0 {
+    if rows.ops + rows.calls == 0 && args.part.is_given() {
         writeln!(out, "nothing was recorded in the part that you chose")?;
     }
     writeln!(out, "{} ({} KB): open it in a browser", output.display(), made.bytes.div_ceil(1000))?;

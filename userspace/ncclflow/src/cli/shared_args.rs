@@ -138,6 +138,15 @@ pub struct PartArgs {
 }
 
 impl PartArgs {
+    /// Tells whether a part was chosen.
+    pub(super) fn is_given(&self) -> bool {
+        let Self { from, to, last, comm, rank, pid, user, job, exact: _ } = self;
+        let is_in_time = from.is_some() || to.is_some() || last.is_some();
+        let is_whole =
+            comm.is_empty() && rank.is_empty() && pid.is_empty() && user.is_empty() && job.is_empty();
+        is_in_time || !is_whole
+    }
+
     pub(super) fn choice(&self) -> Choice {
         Choice {
             from: self.last.map(Moment::BeforeEnd).or(self.from),

@@ -16,7 +16,7 @@ use clap::{
 };
 
 use super::nonblocking_writer::ToldLines;
-use flow::text::{PlainWriter, plain};
+use flow::text::{PlainWriter, REPORT_WIDTH, plain};
 
 /// Whether standard output gets colours.
 static HAS_COLOR: OnceLock<bool> = OnceLock::new();
@@ -61,6 +61,18 @@ pub(super) fn width() -> Option<usize> {
     let size = output.is_terminal().then(|| rustix::termios::tcgetwinsize(&output).ok())?;
     let width = size.map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
     width.or_else(|| env::var("COLUMNS").ok()?.parse().ok())
+}
+
+/// Returns the width of the lines of a report: the terminal's, within reason.
+pub(super) fn report_width() -> usize {
+    width().unwrap_or(REPORT_WIDTH).clamp(40, REPORT_WIDTH)
+}
+
+/// Returns the width of the terminal that standard error is.
+pub(super) fn width_of_errors() -> Option<usize> {
+    let errors = stderr();
+    let size = errors.is_terminal().then(|| rustix::termios::tcgetwinsize(&errors).ok())??;
+    Some(usize::from(size.ws_col)).filter(|width| *width > 0)
 }
 
 /// Returns standard error.

@@ -385,5 +385,6 @@ fn line(event: &Event) -> String {
     };
     let next = body.next.as_ref().map_or_else(String::new, |next| format!(" Next: {next}."));
     let dump = event.dump.as_ref().map_or_else(String::new, |dump| format!(" Dump: {dump}"));
-    format!("{job}{what}{}{next}{dump}", body.sentence)
+    let stop = if next.is_empty() || body.sentence.ends_with('.') { "" } else { "." };
+    format!("{job}{what}{}{stop}{next}{dump}", body.sentence)
 }

@@ -3,7 +3,7 @@
 use super::report::{Check, degraded, no, ok};
 use flow::{session::Level, text::joined};
 use inspect::{
-    process::{Process, no_return_probes, printable, read_text, status_field},
+    process::{Process, denied_remedy, no_return_probes, printable, read_text, status_field},
     resolver::{self, Unseen, What},
 };
 use nccl_library::{elf::RuntimeAddr, symbols::DebugFiles};
@@ -77,16 +77,22 @@ fn libraries(pid: u32) -> Vec<Check> {
 }
 
 fn memory(process: &Process) -> Check {
-    use inspect::memory::{AddressSpace, Memory};
+    use inspect::memory::{AddressSpace, Memory, ReadError};
+    // The remedy has a line of its own.
+    let refused = |error: ReadError| {
+        let said = error.to_string();
+        let what = said.strip_suffix(denied_remedy()).map_or(&*said, |said| said.trim_end_matches(": "));
+        no(what, denied_remedy())
+    };
     let space = match AddressSpace::read(process) {
         Ok(space) => space,
-        Err(error) => return no(error.to_string(), "run as root, or with CAP_SYS_PTRACE"),
+        Err(error) => return refused(error),
     };
     let Some(region) = space.regions.first() else {
         return no("it has no memory that could be read", "nothing: it is ending");
     };
     match Memory::new(process).word(RuntimeAddr(region.start)) {
         Ok(_) => ok("its memory can be read"),
-        Err(error) => no(error.to_string(), "run as root, or with CAP_SYS_PTRACE"),
+        Err(error) => refused(error),
     }
 }

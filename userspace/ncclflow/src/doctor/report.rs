@@ -116,9 +116,11 @@ impl Report {
                 writeln!(out, "{:8}  {:width$}  -> {}", "", "", plain(remedy))?;
             }
         }
-        let says = match self.verdict {
+        let of_process = self.process.iter().map(|check| check.verdict).max();
+        let says = match self.verdict.max(of_process.unwrap_or(Verdict::Ok)) {
             Verdict::Ok => "this host can trace",
             Verdict::Degraded => "this host can trace, but for what the lines above say",
+            Verdict::No if self.verdict != Verdict::No => "this host can trace, but not this process",
             Verdict::No => "this host cannot trace as it is, or not as this user",
         };
         writeln!(out, "\n{}", paint(self.verdict, says))

@@ -29,10 +29,10 @@ impl NewFile {
             _ => Path::new("."),
         };
         if std::fs::symlink_metadata(path).is_ok() {
-            bail!("`{}` exists: {hint}", path.display());
+            bail!("`{}` exists: give -o another name; {hint}", path.display());
         }
         let made = Self::within(&OutputDir::open_or_create(folder)?, name.to_owned());
-        made.with_context(|| format!("making a file in `{}`", folder.display()))
+        made.with_context(|| format!("making `{}` (-o FILE gives another place)", path.display()))
     }
 
     /// Creates a file of this name in a folder.

@@ -9,7 +9,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use rustix::{
     fs::{
         AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat, fstat, fstatvfs, linkat, mkdirat,
@@ -120,8 +120,10 @@ impl OutputDir {
     /// Opens a folder that a user has named, to read it. A link in its place is followed; links inside are not.
     pub fn open_to_read(path: &Path) -> Result<Self> {
         let flags = DIR_FLAGS.difference(OFlags::NOFOLLOW);
-        let fd = openat(CWD, path, flags, Mode::empty())
-            .with_context(|| format!("cannot open the folder `{}`", path.display()))?;
+        let fd = openat(CWD, path, flags, Mode::empty()).map_err(|error| {
+            let advice = if error == Errno::ACCESS { ": read it as who recorded it, or as root" } else { "" };
+            anyhow!(error).context(format!("cannot open the folder `{}`{advice}", path.display()))
+        })?;
         Ok(Self { path: path.to_path_buf(), fd, is_new: false, account: None })
     }
 

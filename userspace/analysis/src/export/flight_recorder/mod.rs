@@ -19,7 +19,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{ApiCall, Op, RankKey, StackId};
+use flow::{
+    schema::{ApiCall, Op, RankKey, StackId},
+    text::counted,
+};
 use nccl_library::nccl::{Name, Pattern, datatype_bytes};
 
 pub use self::files::RankFiles;
@@ -335,10 +338,10 @@ impl FlightRecorder {
     fn notes(&self) -> Vec<String> {
         let totals = &self.totals;
         let mut notes = vec![format!(
-            "{} entries of {} ranks of the job, {} process groups; their states are all `scheduled`: what the GPU did is not known",
+            "{} entries of {} of the job, {}; their states are all `scheduled`: what the GPU did is not known",
             totals.entries,
-            self.files,
-            self.groups.len()
+            counted(self.files as u64, "rank"),
+            counted(self.groups.len() as u64, "process group")
         )];
         notes.extend(self.refused.iter().take(MAX_NOTES).cloned());
         if self.refused.len() > MAX_NOTES {

@@ -1,7 +1,7 @@
 //! The view: tables of each recording, in one folder.
 
 use anyhow::{Context as _, Result};
-use flow::schema::Op;
+use flow::{schema::Op, text::counted};
 
 use recording::sinks::OutputDir;
 
@@ -61,6 +61,7 @@ impl View for Parquet {
         let counts = || self.tables.iter().flat_map(ParquetTables::counts);
         let sum = |value: fn(Counts) -> u64| counts().map(value).sum::<u64>();
         let (rows, files) = (sum(|counts| counts.rows), sum(|counts| counts.files));
-        Ok(vec![format!("{rows} rows in {files} Parquet files, {} bytes", sum(|counts| counts.bytes))])
+        let (rows, files) = (counted(rows, "row"), counted(files, "Parquet file"));
+        Ok(vec![format!("{rows} in {files}, {} bytes", sum(|counts| counts.bytes))])
     }
 }
