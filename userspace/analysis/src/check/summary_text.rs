@@ -42,15 +42,20 @@ pub fn headline(report: &SummaryReport) -> String {
     }
 }
 
-/// Writes every rank with its links.
-pub fn write_summary(report: &SummaryReport, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
+/// Writes every rank with its links. `width`: columns of the terminal.
+pub fn write_summary(
+    report: &SummaryReport,
+    is_verbose: bool,
+    width: Option<usize>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let mut window = None;
     for rank in &report.ranks {
         if rank.window.as_ref() != window {
             window = rank.window.as_ref();
             writeln!(out, "{}:", window.map_or("", String::as_str))?;
         }
-        write_rank(rank, is_verbose, out)?;
+        write_rank(rank, is_verbose, width, out)?;
     }
     report.notes.iter().try_for_each(|note| writeln!(out, "{note}"))
 }
@@ -58,7 +63,15 @@ pub fn write_summary(report: &SummaryReport, is_verbose: bool, out: &mut dyn Wri
 const HEADINGS: [&str; 9] =
     ["LINK", "CHANNEL", "VIA", "MESSAGES", "BYTES", "BANDWIDTH", "MEDIAN", "P99", "TIME IN WAITS FOR"];
 
-fn write_rank(rank: &RankReport, is_verbose: bool, out: &mut dyn Write) -> io::Result<()> {
+/// Columns that only measured messages have.
+const MEASURED: usize = 5;
+
+fn write_rank(
+    rank: &RankReport,
+    is_verbose: bool,
+    width: Option<usize>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     writeln!(out, "communicator {}, rank {}", rank.communicator, rank.rank)?;
     let mut links: Vec<&LinkRow> = rank.links.iter().collect();
     if !is_verbose && links.len() > MAX_LINKS {
@@ -69,17 +82,34 @@ fn write_rank(rank: &RankReport, is_verbose: bool, out: &mut dyn Write) -> io::R
     let rows: Vec<[String; 9]> =
         std::iter::once(HEADINGS.map(str::to_owned)).chain(links.iter().map(|link| cells(link))).collect();
     let widths = column_widths(&rows);
-    for row in &rows {
-        let mut line = String::new();
-        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
-            let text = match column {
-                0 | 2 => format!("  {cell:width$}"),
-                8 => format!("  {cell}"),
-                _ => format!("  {cell:>width$}"),
-            };
-            line.push_str(&text);
+    let is_measured = links.iter().any(|link| link.bandwidth.is_some() || link.message.is_some());
+    let columns = if is_measured { HEADINGS.len() } else { MEASURED };
+    let lines: Vec<(String, &String)> = rows
+        .iter()
+        .map(|row| {
+            let mut line = String::new();
+            for (column, (cell, width)) in row.iter().zip(widths).take(columns.min(8)).enumerate() {
+                let text = match column {
+                    0 | 2 => format!("  {cell:width$}"),
+                    _ => format!("  {cell:>width$}"),
+                };
+                line.push_str(&text);
+            }
+            let [.., waits] = row;
+            (line, waits)
+        })
+        .collect();
+    let is_long = |(line, waits): &(String, &String)| {
+        width.is_some_and(|width| line.chars().count() + 2 + waits.chars().count() > width)
+    };
+    // Where there is no room, what is waited for has a line of its own.
+    let between = if lines.iter().any(is_long) { "\n      " } else { "  " };
+    for (line, waits) in lines {
+        match waits.as_str() {
+            "" => writeln!(out, "{}", line.trim_end())?,
+            _ if !is_measured => writeln!(out, "{}", line.trim_end())?,
+            waits => writeln!(out, "{}{between}{waits}", line.trim_end())?,
         }
-        writeln!(out, "{}", line.trim_end())?;
     }
     if links.len() < rank.links.len() {
         writeln!(out, "  (those with most bytes of {} links; -v shows all)", rank.links.len())?;
@@ -202,7 +232,7 @@ mod tests {
     fn a_line_has_units_and_the_longest_wait_first() {
         let mut out = Vec::new();
         let links = vec![link(Direction::Send, 5, Some(920_000_000)), link(Direction::Recv, 2, None)];
-        write_summary(&report(links), false, &mut out).unwrap();
+        write_summary(&report(links), false, None, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         let line = text.lines().find(|line| line.contains("to rank 5")).unwrap();
         for part in ["1.20 MB", "920 MB/s", "85 µs", "900 µs", "own GPU to fill the slot 75 %, network 25 %"]
@@ -210,9 +240,20 @@ mod tests {
             assert!(line.contains(part), "{part}: {line}");
         }
         assert!(text.contains("sender or network 25 %"), "{text}");
+        // On a narrow terminal the waits stand below; what was only planned has no columns of what is measured.
+        let mut out = Vec::new();
+        write_summary(&report(vec![link(Direction::Send, 5, Some(920_000_000))]), false, Some(80), &mut out)
+            .unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("\n      own GPU to fill the slot 75 %, network 25 %\n"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let mut out = Vec::new();
+        write_summary(&report(vec![link(Direction::Recv, 2, None)]), false, Some(80), &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.lines().any(|line| line.ends_with("BYTES")) && !text.contains("MEDIAN"), "{text}");
         let mut out = Vec::new();
         let many = (0..20).map(|peer| link(Direction::Send, peer, None)).collect();
-        write_summary(&report(many), false, &mut out).unwrap();
+        write_summary(&report(many), false, None, &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap().lines().count(), 2 + MAX_LINKS + 1);
     }
 }

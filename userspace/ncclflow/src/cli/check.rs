@@ -1,13 +1,14 @@
 //! `ncclflow check` and `ncclflow summary`: are the ranks consistent, and how do their links do? Without
 //! root.
 
-use std::path::PathBuf;
+use std::{io::Write as _, path::PathBuf};
 
 use anyhow::Result;
 use clap::{Args, builder::styling::AnsiColor};
 
 use super::{Versioned, exit::Exit, progress::reading, terminal, write_report};
 use analysis::check::{check_jobs, headline, summarize, summary_headline, write_check, write_summary};
+use flow::text::wrap;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -54,7 +55,10 @@ pub(super) fn run(args: &CheckArgs) -> Result<Exit> {
         if report.consistent { (AnsiColor::Green, Exit::Done) } else { (AnsiColor::Red, Exit::Findings) };
     write_report(args.json, &Versioned::first(&report), |out| {
         terminal::verdict(Some(color), &headline(&report))?;
-        Ok(write_check(&report, args.verbose, out)?)
+        let Some(width) = terminal::width() else { return Ok(write_check(&report, args.verbose, out)?) };
+        let mut text = Vec::new();
+        write_check(&report, args.verbose, &mut text)?;
+        Ok(write!(out, "{}", wrap(&String::from_utf8_lossy(&text), width.max(40)))?)
     })?;
     Ok(exit)
 }
@@ -88,7 +92,7 @@ pub(super) fn run_summary(args: &SummaryArgs) -> Result<Exit> {
         reading("", |line| summarize(&args.dirs, &mut |bytes, of_bytes| line.bytes(bytes, of_bytes)))?;
     write_report(args.json, &Versioned::first(&report), |out| {
         terminal::verdict(None, &summary_headline(&report))?;
-        Ok(write_summary(&report, args.verbose, out)?)
+        Ok(write_summary(&report, args.verbose, terminal::width(), out)?)
     })?;
     Ok(Exit::Done)
 }

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use flow::text::{column_widths, counted, joined, number, plain};
+use flow::text::{column_widths, counted, cut_right, joined, number, plain};
 use inspect::gpu::{self, GpuSamples};
 use trace::{
     health::{Health, Subject},
@@ -30,6 +30,7 @@ use super::{
     record_groups::metrics_address,
     shared_args::{DebugArgs, LookedAtArgs},
     signals::with_signals,
+    terminal,
     watch_recording::{Recording, RecordingArgs},
     write_json_line,
 };
@@ -316,9 +317,14 @@ impl Shown<'_> {
         // From the upper left corner on, and nothing below.
         let mut text = if stdout().is_terminal() { "\x1b[H\x1b[J".to_owned() } else { String::new() };
         let widths = column_widths(&lines);
+        // A column that says nothing, as NAME of communicators without one, takes no room.
+        let says =
+            |column: usize| lines.iter().skip(1).any(|line| line.get(column).is_some_and(|cell| cell != "-"));
+        let said: Vec<bool> = (0..HEADINGS.len()).map(|column| lines.len() == 1 || says(column)).collect();
         for line in &lines {
-            let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{:<width$}", plain(cell)));
-            text.push_str(joined(cells, "  ").trim_end());
+            let cells = line.iter().zip(&widths).zip(&said).filter(|(_, says)| **says);
+            let cells = cells.map(|((cell, width), _)| format!("{:<width$}", plain(cell)));
+            text.push_str(&cut_right(joined(cells, "  ").trim_end(), terminal::width()));
             text.push('\n');
         }
         text.push('\n');

@@ -4,7 +4,7 @@
 //! host's GPUs (`gpus.jsonl`).
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque, btree_map::Entry},
     io, mem,
 };
 
@@ -381,7 +381,10 @@ impl Sink for LineFiles {
     }
 
     fn take_errors(&mut self) -> Vec<String> {
-        mem::take(&mut self.errors)
+        // The files of a rank fail for the same reason, each by itself.
+        let mut said = BTreeSet::new();
+        let errors = mem::take(&mut self.errors).into_iter();
+        errors.filter(|error| said.insert(error.clone())).collect()
     }
 }
 
