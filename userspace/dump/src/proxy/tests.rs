@@ -57,9 +57,13 @@ fn args(connection: &[u64], op_count: u64, next: u64, next_peer: u64) -> Vec<u64
 }
 
 fn read_list(head: u64) -> ProxyList {
+    read_by(&layout(), head)
+}
+
+fn read_by(layout: &ProxyLayout, head: u64) -> ProxyList {
     let process = Process::open(std::process::id()).unwrap();
     let proxy = [head];
-    read(Memory::new(&process), &layout(), address(&proxy)).unwrap()
+    read(Memory::new(&process), layout, address(&proxy)).unwrap()
 }
 
 #[test]
@@ -83,6 +87,43 @@ fn a_list_is_read_along_both_links() {
     assert_eq!((of(5).direction, of(5).peer), (Direction::Send, Some(1)));
     assert!(!of(6).begun && of(6).posted == 0, "steps of an op that has not begun are an older op's");
     assert_eq!(read_list(0).ops, []);
+}
+
+/// Fields of many structs are read at once: each op has its own, whatever others lack.
+#[test]
+fn each_of_many_ops_has_its_own_device_and_counter_of_the_gpu() {
+    let layout = ProxyLayout {
+        // The first word is the device, the second points to the counter.
+        net_devs: NetDevs([Some(word(0)), None]),
+        send_tail: Some((word(1), word(0))),
+        ..layout()
+    };
+    let tails: Vec<u64> = (0..600).map(|op| 1 + op % 5).collect();
+    let resources: Vec<[u64; 2]> =
+        (0..600).zip(&tails).map(|(op, tail)| [op % 8, std::ptr::from_ref(tail) as u64]).collect();
+    // Each third op goes through shared memory, and each seventh connection has resources that cannot be read.
+    let of_op = |op: usize| match op {
+        op if op % 3 == 0 => [1, 1, address(&resources[op])],
+        op if op % 7 == 0 => [1, NET, 0x10],
+        op => [1, NET, address(&resources[op])],
+    };
+    let connections: Vec<[u64; 3]> = (0..600).map(of_op).collect();
+    let mut all: Vec<Vec<u64>> =
+        connections.iter().zip(0..).map(|(connection, op)| args(connection, 2 * op, 0, 0)).collect();
+    for op in 1..all.len() {
+        let next = address(&all[op]);
+        all[op - 1][NEXT] = next;
+    }
+    let list = read_by(&layout, address(&all[0]));
+    assert_eq!((list.state, list.ops.len()), (ProxyListState::Read, 600));
+    for (op, read) in list.ops.iter().enumerate() {
+        let is_read = op % 3 != 0 && op % 7 != 0;
+        let report = &read.report;
+        assert_eq!((read.connection, report.op_count), (address(&connections[op]), op as u64));
+        assert_eq!(report.net_dev, is_read.then_some(u32::try_from(op % 8).unwrap()), "{op}");
+        // The base of an op is 0.
+        assert_eq!(report.gpu, is_read.then_some(tails[op]), "{op}");
+    }
 }
 
 #[test]
