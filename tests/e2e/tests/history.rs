@@ -257,5 +257,5 @@ fn what_cannot_be_read_is_said_with_what_to_do() {
     fs::remove_file(&version).unwrap();
     refused(other.job.pid(), &["`version.py` beside `"]);
 
-    refused(sleeper().pid(), &["it has not loaded torch"]);
+    refused(sleeper().pid(), &["torch is not loaded"]);
 }

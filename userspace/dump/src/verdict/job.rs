@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Case, Kind, State, Verdict, circles,
     common_calls::{self, CommonCall},
-    named, torch_set_up,
+    named, noted, torch_set_up,
 };
 use crate::{AbsentRank, CommunicatorReport, ProcessId, ProcessReport, RankReport};
 use flow::text::joined;
@@ -171,11 +171,14 @@ fn over_communicators(
     if is_circle {
         ends = circles::of(&waiting);
     }
-    // Of several, one that is stuck says more than one that waits, and in a circle a call more than an
-    // operation.
+    // Of several, one that is stuck says more than one that waits, in a circle a call more than an operation, and
+    // an operation that differs more than one that a rank has not come to: it is in the other one meanwhile. What
+    // only GPUs tell says least.
     ends.sort_by_key(|one| {
-        let Verdict { state, .. } = one.report.verdict;
-        (Reverse(state), is_circle && !one.is_in_a_call(), one.report.comm_hash.clone())
+        let Verdict { state, kind, .. } = one.report.verdict;
+        let differs = kind == Some(Kind::OtherOperation) && noted::tell_a_difference(&one.report.ranks);
+        let weight = (!differs, !differs && one.report.is_by_gpus());
+        (Reverse(state), is_circle && !one.is_in_a_call(), weight, one.report.comm_hash.clone())
     });
     let hashes: Vec<String> = ends.iter().map(|one| one.report.comm_hash.clone()).collect();
     let first = ends.first()?;

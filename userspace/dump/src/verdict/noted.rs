@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Case, Kind, State, Verdict, disagreement::minority, inside_calls, named,
+    Case, Kind, RankReport, State, Verdict, disagreement::minority, inside_calls, named,
     pending_calls::without_counterpart, subject,
 };
 use flow::text::joined;
@@ -84,8 +84,12 @@ impl<'a> View<'a> {
         if !is_still || case.ranks.len() < case.reports.len() {
             return None;
         }
+        Self::of_ranks(case.ranks.values().copied())
+    }
+
+    fn of_ranks(ranks: impl Iterator<Item = &'a RankReport>) -> Option<Self> {
         let ranks: Option<BTreeMap<u32, &Noted>> =
-            case.ranks.iter().map(|(number, rank)| Some((*number, rank.noted.as_ref()?))).collect();
+            ranks.map(|rank| Some((rank.rank, rank.noted.as_ref()?))).collect();
         let ranks = ranks?;
         let group = &*ranks.values().next()?.group;
         let is_one = ranks.values().all(|noted| noted.is_whole && noted.group == group);
@@ -127,6 +131,18 @@ impl<'a> View<'a> {
             .into_iter()
             .map(|(kind, ranks)| ((&*kind.must_match, &*kind.what), ranks.into_iter().collect()));
         Some((seq, sides.collect()))
+    }
+
+    /// Tells whether all ranks have called the same number of collectives, and nothing that any called goes on.
+    fn is_through(&self) -> bool {
+        let mut last = self.ranks.values().map(|noted| noted.last_seq());
+        let first = last.next().flatten();
+        let is_open = |way: &NotedWay| way.open.is_some();
+        let goes_on = |noted: &Noted| {
+            noted.completed_seq() != noted.last_seq()
+                || noted.messages.iter().any(|with| is_open(&with.sends) || is_open(&with.receives))
+        };
+        first.is_some() && last.all(|last| last == first) && !self.ranks.values().any(|noted| goes_on(noted))
     }
 
     /// Finds sends and receives that a rank called long before, and whose other ends have not been called.
@@ -199,6 +215,11 @@ impl<'a> View<'a> {
     }
 }
 
+/// Tells whether torch's notes of these ranks have different collectives under one number.
+pub(super) fn tell_a_difference(ranks: &[RankReport]) -> bool {
+    View::of_ranks(ranks.iter()).is_some_and(|view| view.difference().is_some())
+}
+
 /// Returns the verdict, weighed with torch's notes.
 pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
     let Some(view) = View::of(case) else { return verdict };
@@ -235,6 +256,12 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
                 }
             },
         },
+        // A GPU that runs something does so in another communicator, or for no communicator.
+        State::Stuck | State::Waiting if by_gpus && view.is_through() => {
+            let through =
+                format!("all that ranks called of {} has ended, by torch's flight recorder", view.group);
+            verdict = Verdict::new(State::Healthy, through).with([view.progress()]);
+        }
         State::Stuck | State::Waiting => match (difference, late) {
             (Some(difference), _) if by_gpus => verdict = differs(case, &view, &difference, verdict),
             (Some(difference), _) => {

@@ -132,6 +132,16 @@ fn another_operation_or_size_under_one_number_is_named_with_both_lines() {
     assert_eq!((plain.kind, &*plain.culprits), (Some(Kind::GpuIdle), &[0][..]));
     let verdict = judge(&with(idle, [most.clone(), other.clone(), most.clone(), most.clone()]), &[]);
     assert_eq!((verdict.kind, &*verdict.culprits), (Some(Kind::OtherOperation), &[1][..]));
+    // By the notes all is over here: a GPU that runs something does so for another communicator.
+    let mut elsewhere = ranks();
+    elsewhere[0] = over_nvlink(0, 4, Some(Work::Idle));
+    let all = noted(&[REDUCE, REDUCE], 2);
+    let verdict = judge(&with(elsewhere.clone(), [all.clone(), all.clone(), all.clone(), all.clone()]), &[]);
+    assert_eq!(verdict.state, State::Healthy, "{verdict:#?}");
+    says(&verdict, "all that ranks called of \"tensor_parallel\" (3) has ended");
+    let one_goes_on = noted(&[REDUCE, REDUCE], 1);
+    let verdict = judge(&with(elsewhere, [all.clone(), all.clone(), all, one_goes_on]), &[]);
+    assert_eq!(verdict.state, State::Stuck, "{verdict:#?}");
     // A difference that all have completed hangs nobody.
     let over = noted(&[REDUCE, "all_reduce [512] Float"], 2);
     let done = noted(&[REDUCE, REDUCE], 2);
