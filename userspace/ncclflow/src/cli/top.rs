@@ -191,7 +191,7 @@ pub(super) fn print_once(
     [before, earlier, now]: [&Snapshot; 3],
     note: Option<String>,
 ) -> Result<()> {
-    let rates = Rates::with_lag_since(before, earlier, now);
+    let rates = Rates::of_one_interval(before, earlier, now);
     write_report(args.json, &TopReport::new(subject, now, &rates), |out| {
         let rows = rows(&rates, subject, &args.shape(false));
         print_table(&rows, terminal::width(), out)?;
@@ -250,7 +250,7 @@ fn keep_showing(
 ) -> Result<()> {
     let mut next = Some(Instant::now());
     while !stop.is_stopped() && watched.read_on(Duration::ZERO)?.is_continue() {
-        if watched.is_over() && watched.subject().has_ended() && state.has_rates() {
+        if watched.is_over() && state.has_rates() {
             // The last table stays: rates of the moments after the end say nothing.
             next = None;
             state.arrange(watched.subject());

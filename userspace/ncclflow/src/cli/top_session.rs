@@ -1,7 +1,6 @@
 //! `ncclflow top` of processes: a session that keeps statistics and writes nothing.
 
 use std::{
-    collections::BTreeMap,
     ops::ControlFlow,
     sync::mpsc::{self, RecvTimeoutError},
     thread,
@@ -120,7 +119,7 @@ fn watch_session(
     args: &TopArgs,
     news: mpsc::Receiver<News>,
 ) -> Result<()> {
-    let subject = Subject { host: host_name(), level: Some(args.level), processes: BTreeMap::new() };
+    let subject = Subject { host: host_name(), level: Some(args.level), ..Subject::default() };
     if let Some(what) = gpu::not_known().filter(|_| !args.no_gpus) {
         tell!("{what}");
     }
