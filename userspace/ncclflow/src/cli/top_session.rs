@@ -13,7 +13,7 @@ use rustix::{thread::CapabilitySet, time::ClockId};
 use super::{
     quantities::each,
     top::{TopArgs, Watched, follow, print_once, show},
-    whom::may_trace,
+    whom::{may_trace, none_matched},
 };
 use crate::views::top::{Snapshot, Subject, WatchedProcess};
 use flow::{session::SessionState, text::joined};
@@ -70,6 +70,9 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
     let mut counted = false;
     let mut notice = |notice: Notice<'_>| match notice {
         Notice::Found(setup) => {
+            if setup.targets.is_empty() {
+                line(none_matched());
+            }
             for target in &setup.targets {
                 let libraries = target.libraries.iter().filter_map(|&index| setup.libraries.get(index));
                 say(watched(&target.process, libraries));
