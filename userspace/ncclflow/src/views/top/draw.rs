@@ -431,7 +431,8 @@ fn mean(ns: u64, count: u64) -> f64 {
 
 /// Wraps a line of the help below its text.
 fn help_lines(line: &str, width: usize) -> Vec<String> {
-    let start = line.rfind("  ").map_or(1, |gap| gap + 2);
+    // A list of many keys is wrapped as a whole.
+    let start = line.rfind("  ").map(|gap| gap + 2).filter(|start| *start <= 20).unwrap_or(1);
     let (key, text) = line.split_at_checked(start).unwrap_or(("", line));
     let room = width.saturating_sub(start).max(12);
     let mut lines = wrapped(text.split(' '), " ", room);
