@@ -24,8 +24,8 @@ NCCLFLOW_BED_GIVES_WAY=1 "$programs/ncclflow-bed" --library "$library" --ranks 4
 for _ in $(seq 200); do grep -q '"pids"' "$work/said" && break; sleep 0.1; done
 pids=$(python3 -c 'import json, sys; print(",".join(map(str, json.loads(open(sys.argv[1]).readline())["pids"])))' "$work/said")
 $screen new-session -d -x 100 -y 20 "exec $programs/ncclflow top -p $pids --level steps 2>/dev/null"
-# WAITED FOR is of whole seconds.
-sleep 12
+# Who is waited for is judged over 10 s at least, after the first operation of all ranks.
+sleep 25
 $screen capture-pane -e -p >"$work/screen"
 cargo xtask make picture --title "ncclflow top --level steps" -o "$folder/top.svg" <"$work/screen"
 grep -q WAITED "$folder/top.svg"

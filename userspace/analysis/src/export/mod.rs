@@ -36,7 +36,7 @@ pub use choice::{Choice, RankRange};
 pub use chosen_rows::RowCounts;
 pub use flight_recorder::RankFiles;
 pub(crate) use jobs::Jobs;
-pub use moment::{Moment, duration};
+pub use moment::{Moment, duration, utc_minute};
 pub use ranks::TwiceReport;
 pub(crate) use run::Chosen;
 pub use run::{ExportOptions, Exported, SourceReport, export};

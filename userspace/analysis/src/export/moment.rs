@@ -145,6 +145,22 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + year / 4 - year / 100 + year / 400 + day_of_year - 719_468
 }
 
+/// Writes a wall time to the minute: `2026-11-28 05:12 UTC`.
+pub fn utc_minute(wall_ns: u64) -> String {
+    let minutes = wall_ns / 60_000_000_000;
+    // The inverse of `days_since_1970`: 146,097 days are 400 years.
+    let days = minutes / 1440 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = (month + 2) % 12 + 1;
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hour, minute) = (minutes / 60 % 24, minutes % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,6 +173,13 @@ mod tests {
     }
 
     /// Compares with the numbers of `date -u -d TEXT +%s`.
+    #[test]
+    fn a_minute_is_written_as_it_is_read() {
+        for time in ["2026-11-28 05:12", "2024-02-29 23:59", "2000-03-01 00:00", "1999-12-31 12:30"] {
+            assert_eq!(utc_minute(wall(&format!("{time}:59Z"))), format!("{time} UTC"));
+        }
+    }
+
     #[test]
     fn wall_times_are_those_of_date() {
         for (text, seconds) in [

@@ -13,7 +13,10 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use ratatui::{
     DefaultTerminal,
-    crossterm::event::{self, KeyEvent},
+    crossterm::{
+        event::{self, KeyEvent},
+        style::force_color_output,
+    },
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -25,12 +28,14 @@ use super::{
     quantities::{Pids, seconds},
     shared_args::{DebugArgs, FilterArgs, LIBRARY},
     signals::with_signals,
-    terminal, top_recording, top_session, write_report,
+    terminal, top_recording, top_session,
+    whom::MAX_NAMED,
+    write_report,
 };
 use crate::views::top::{
     Rates, Shape, Snapshot, Sort, State, Subject, TopReport, View, draw, print_table, rows,
 };
-use flow::session::Level;
+use flow::{session::Level, text::joined};
 use trace::record::StopHandle;
 
 #[derive(Clone, Debug, Args)]
@@ -191,16 +196,13 @@ pub(super) fn print_once(
     [before, earlier, now]: [&Snapshot; 3],
     note: Option<String>,
 ) -> Result<()> {
-    let rates = Rates::with_lag_since(before, earlier, now);
+    let rates = Rates::of_one_interval(before, earlier, now);
     write_report(args.json, &TopReport::new(subject, now, &rates), |out| {
         let rows = rows(&rates, subject, &args.shape(false));
-        print_table(&rows, terminal::width(), out)?;
-        if rows.is_empty() && args.rows.is_none() {
-            let seconds = rates.interval_s;
-            writeln!(
-                out,
-                "no NCCL operation in {seconds:.1} s: `ncclflow dump` says whether the processes wait"
-            )?;
+        if rows.is_empty() {
+            writeln!(out, "{}", nothing(args.rows.as_deref(), subject, &rates))?;
+        } else {
+            print_table(&rows, terminal::width(), out)?;
         }
         if rates.lost + rates.undecodable > 0 {
             writeln!(out, "lost: {} records; undecodable: {}", rates.lost, rates.undecodable)?;
@@ -212,6 +214,25 @@ pub(super) fn print_once(
     })
 }
 
+/// Says why there is no row. `filter`: text that a row must contain.
+fn nothing(filter: Option<&str>, subject: &Subject, rates: &Rates) -> String {
+    let seconds = rates.interval_s;
+    let seen = rates.communicators();
+    match filter {
+        Some(filter) if !seen.is_empty() => {
+            let more = if seen.len() > MAX_NAMED { " …" } else { "" };
+            let named = joined(seen.iter().take(MAX_NAMED), ", ");
+            let what = if seen.len() == 1 { "communicator" } else { "communicators" };
+            format!("no row contains `{filter}`; seen: {what} {named}{more}")
+        }
+        _ if subject.recording.is_some() => format!("no NCCL operation in {seconds:.1} s of the recording"),
+        _ if subject.processes.is_empty() => "no process was watched".to_owned(),
+        _ => {
+            format!("no NCCL operation in {seconds:.1} s: `ncclflow dump` says whether the processes wait")
+        }
+    }
+}
+
 /// Draws on the terminal and takes keys until the user wants it to end, or it has ended. `before`: an earlier
 /// reading, from which the first rates count.
 pub(super) fn show(
@@ -221,6 +242,10 @@ pub(super) fn show(
     stop: &StopHandle,
 ) -> Result<()> {
     let mut state = State::new(args.shape(true));
+    // Of a recording the end of what is known comes by blocks, not with the clock.
+    state.least_ns = u64::try_from((args.interval / 2).as_nanos()).unwrap_or(u64::MAX);
+    state.is_plain = !terminal::has_color();
+    force_color_output(!state.is_plain);
     if let Some(before) = before {
         state.take(before, watched.subject());
     }
@@ -250,7 +275,7 @@ fn keep_showing(
 ) -> Result<()> {
     let mut next = Some(Instant::now());
     while !stop.is_stopped() && watched.read_on(Duration::ZERO)?.is_continue() {
-        if watched.is_over() && watched.subject().has_ended() && state.has_rates() {
+        if watched.is_over() && state.has_rates() {
             // The last table stays: rates of the moments after the end say nothing.
             next = None;
             state.arrange(watched.subject());
@@ -266,18 +291,33 @@ fn keep_showing(
         };
         terminal.draw(|frame| draw(frame, state, watched.subject())).context("the terminal")?;
         let wait = next.map_or(PATIENCE, |next| next.saturating_duration_since(Instant::now()).min(PATIENCE));
-        match wait_for_key(wait).context("the terminal")? {
-            ControlFlow::Continue(None) => {}
-            ControlFlow::Continue(Some(key)) => {
-                watched.key_pressed();
-                if state.key(key, watched.subject()).is_break() {
-                    break;
-                }
-            }
-            ControlFlow::Break(()) => break,
+        let ControlFlow::Continue(first) = wait_for_key(wait).context("the terminal")? else { break };
+        let mut press = |key| {
+            watched.key_pressed();
+            state.key(key, watched.subject())
+        };
+        if press_all(first, || key(Duration::ZERO), &mut press).context("the terminal")?.is_break() {
+            break;
         }
     }
     Ok(())
+}
+
+/// Presses all keys that there are before anything is drawn: crossterm takes what was typed in one piece, and
+/// the terminal has nothing more to tell then.
+fn press_all<K>(
+    first: Option<K>,
+    mut next: impl FnMut() -> io::Result<Option<K>>,
+    press: &mut impl FnMut(K) -> ControlFlow<()>,
+) -> io::Result<ControlFlow<()>> {
+    let mut pressed = first;
+    while let Some(key) = pressed {
+        if press(key).is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+        pressed = next()?;
+    }
+    Ok(ControlFlow::Continue(()))
 }
 
 /// A key, or none; `Break`: the connection was closed, and nobody is there any more.
@@ -300,13 +340,13 @@ fn wait_for_key(wait: Duration) -> io::Result<Input> {
         if found.revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
             return Ok(gone());
         }
-        return key(Duration::ZERO);
+        return key(Duration::ZERO).map(ControlFlow::Continue);
     }
     // A terminal that is gone cannot be opened.
     if rustix::fs::open("/dev/tty", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).is_err() {
         return Ok(gone());
     }
-    key(wait)
+    key(wait).map(ControlFlow::Continue)
 }
 
 /// Sends further output nowhere: a message that cannot be written would end the program during its cleanup.
@@ -320,7 +360,47 @@ fn gone() -> Input {
     ControlFlow::Break(())
 }
 
-fn key(wait: Duration) -> io::Result<Input> {
-    let event = if event::poll(wait)? { Some(event::read()?) } else { None };
-    Ok(ControlFlow::Continue(event.and_then(|event| event.as_key_event())))
+/// Returns the next key, after what is no key.
+fn key(mut wait: Duration) -> io::Result<Option<KeyEvent>> {
+    while event::poll(wait)? {
+        if let Some(key) = event::read()?.as_key_event() {
+            return Ok(Some(key));
+        }
+        wait = Duration::ZERO;
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::views::top::{ShownRecording, WatchedProcess};
+
+    #[test]
+    fn all_keys_that_were_typed_are_pressed_before_the_next_drawing() {
+        let press = |typed: &str| {
+            let (mut keys, mut pressed) = (typed.chars(), String::new());
+            let first = keys.next();
+            let mut press = |key| {
+                pressed.push(key);
+                if key == 'q' { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let end = press_all(first, || Ok(keys.next()), &mut press).unwrap();
+            (pressed, end.is_break())
+        };
+        assert_eq!(press(""), (String::new(), false));
+        assert_eq!(press("jjjk"), ("jjjk".to_owned(), false));
+        assert_eq!(press("jqk"), ("jq".to_owned(), true));
+    }
+
+    #[test]
+    fn no_row_has_a_reason() {
+        let none = Rates { interval_s: 1.0, ..Rates::default() };
+        let mut subject = Subject::default();
+        assert_eq!(nothing(Some("zzz"), &subject, &none), "no process was watched");
+        subject.processes.insert(7, WatchedProcess::new(7, "train", String::new(), None));
+        assert!(nothing(None, &subject, &none).starts_with("no NCCL operation in 1.0 s: `ncclflow dump`"));
+        subject.recording = Some(ShownRecording::default());
+        assert_eq!(nothing(None, &subject, &none), "no NCCL operation in 1.0 s of the recording");
+    }
 }

@@ -3,20 +3,21 @@
 
 use std::{
     ops::ControlFlow,
-    path::Path,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use rustix::time::ClockId;
 
 use super::{
     progress::reading,
     top::{TopArgs, Watched, follow, print_once, show},
+    whom::MAX_NAMED,
 };
-use crate::views::top::{Snapshot, Subject, WatchedProcess};
-use analysis::export::Source;
+use crate::views::top::{LEAST_NS, ShownRecording, Snapshot, Subject, WatchedProcess};
+use analysis::export::{Source, recordings_in, utc_minute};
 use flow::{
     session::{SessionReport, TargetReport},
     text::joined,
@@ -32,13 +33,18 @@ const TAIL_NS: u64 = 10_000_000_000;
 const SILENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn watch(args: &TopArgs, path: &Path, stop: &StopHandle) -> Result<()> {
+    let windows = recordings_in(path)?;
+    if windows.iter().all(|window| window != path) {
+        bail!("{}", choose_one(path, &windows));
+    }
     let source = Source::look(path.to_path_buf())?;
     let (first_ns, last_ns) = source.span_ns.unwrap_or_default();
     let from_ns = if source.is_over { first_ns } else { last_ns.saturating_sub(TAIL_NS).max(first_ns) };
     let live = LiveStatistics::default();
     let recording = WatchedRecording::open(path, from_ns, live.clone())?;
-    let subject = subject(source.session());
-    let mut view = View { recording, live, subject, at_ns: from_ns, grown: Instant::now(), note: None };
+    let begun = source.wall_span_ns().map(|(first, _)| utc_minute(first));
+    let subject = subject(source.session(), begun.unwrap_or_default());
+    let mut view = View { recording, live, subject, at_ns: from_ns, grown: Instant::now() };
     reading("", |line| {
         while !stop.is_stopped() && view.read_next()? {
             line.bytes(view.recording.reader.position(), source.bytes);
@@ -52,8 +58,15 @@ pub(super) fn watch(args: &TopArgs, path: &Path, stop: &StopHandle) -> Result<()
     if args.once { view.once(args, before, stop) } else { show(&mut view, Some(before), args, stop) }
 }
 
-/// Takes host, level and processes out of the session's report.
-fn subject(session: &SessionReport) -> Subject {
+/// Says that a folder has several recordings, and which.
+fn choose_one(folder: &Path, recordings: &[PathBuf]) -> String {
+    let names = recordings.iter().take(MAX_NAMED).map(|path| format!("`{}`", path.display()));
+    let more = if recordings.len() > MAX_NAMED { " …" } else { "" };
+    format!("`{}` is a folder of recordings; give one of {}{more}", folder.display(), joined(names, ", "))
+}
+
+/// Takes host, level and processes out of the session's report. `begun`: when the recording begins.
+fn subject(session: &SessionReport, begun: String) -> Subject {
     let version = |index: &usize| session.libraries.get(*index)?.nccl_version;
     let process = |target: &TargetReport| {
         let versions = joined(target.libraries.iter().filter_map(version), ",");
@@ -63,6 +76,7 @@ fn subject(session: &SessionReport) -> Subject {
         host: session.host.clone(),
         level: session.level,
         processes: session.targets.iter().map(process).collect(),
+        recording: Some(ShownRecording { begun, is_over: false }),
     }
 }
 
@@ -74,8 +88,6 @@ struct View {
     at_ns: u64,
     /// Time of the latest new block.
     grown: Instant,
-    /// Damage or silence at the latest snapshot.
-    note: Option<String>,
 }
 
 impl View {
@@ -87,11 +99,15 @@ impl View {
                 WatchedProcess::new(process.pid, &process.name, String::new(), Some(&process.whose))
             });
         })?;
+        if let Some(recording) = &mut self.subject.recording {
+            recording.is_over = self.recording.is_over;
+        }
         Ok(progress == Progress::Read)
     }
 
     /// Prints a table: of the whole recording, or, while it is written, of the next moments.
-    fn once(&mut self, args: &TopArgs, mut before: Snapshot, stop: &StopHandle) -> Result<()> {
+    fn once(&mut self, args: &TopArgs, latest: Snapshot, stop: &StopHandle) -> Result<()> {
+        let mut before = latest.clone();
         if !self.recording.is_over {
             tell!(
                 "it is still being written, or was cut off; watching for {} s",
@@ -101,6 +117,10 @@ impl View {
         }
         let earlier = follow(self, &before, args.interval, stop)?;
         let now = self.snapshot();
+        if now.at_ns < before.at_ns.saturating_add(LEAST_NS) {
+            // It ended right away, or nothing was written meanwhile: of its latest moments, then.
+            before = latest;
+        }
         print_once(args, &self.subject, [&before, &earlier, &now], self.note())
     }
 
@@ -129,15 +149,12 @@ impl Watched for View {
         self.recording.is_over
     }
 
-    /// Returns what is known now: until the latest record, or, where nothing comes, until now.
+    /// Returns what is known now: until the latest record, or, where nothing comes for long, until now.
     fn snapshot(&mut self) -> Snapshot {
-        let last_ns = self.recording.pipeline.last_ns;
-        self.at_ns = if last_ns > self.at_ns || self.recording.is_over {
-            last_ns.max(self.at_ns)
-        } else {
-            now_ns(ClockId::Monotonic).max(self.at_ns)
-        };
-        self.note = self.note();
+        let (last_ns, now_ns) = (self.recording.pipeline.last_ns, now_ns(ClockId::Monotonic));
+        let silence = Duration::from_nanos(now_ns.saturating_sub(last_ns));
+        let is_silent = !self.recording.is_over && silence > SILENCE;
+        self.at_ns = self.at_ns.max(if is_silent { now_ns } else { last_ns });
         Snapshot { at_ns: self.at_ns, statistics: self.live.read(), gpus: Vec::new() }
     }
 
@@ -146,6 +163,20 @@ impl Watched for View {
     }
 
     fn line(&self) -> Option<String> {
-        self.note.clone()
+        self.note()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recordings_of_a_folder_are_named() {
+        let windows = ["w/1", "w/2"].map(PathBuf::from);
+        let said = choose_one(Path::new("w"), &windows);
+        assert_eq!(said, "`w` is a folder of recordings; give one of `w/1`, `w/2`");
+        let many: Vec<PathBuf> = (0..9).map(|number| PathBuf::from(format!("w/{number}"))).collect();
+        assert!(choose_one(Path::new("w"), &many).ends_with("`w/7` …"));
     }
 }

@@ -1,7 +1,6 @@
 //! `ncclflow top` of processes: a session that keeps statistics and writes nothing.
 
 use std::{
-    collections::BTreeMap,
     ops::ControlFlow,
     sync::mpsc::{self, RecvTimeoutError},
     thread,
@@ -14,7 +13,7 @@ use rustix::{thread::CapabilitySet, time::ClockId};
 use super::{
     quantities::each,
     top::{TopArgs, Watched, follow, print_once, show},
-    whom::may_trace,
+    whom::{may_trace, none_matched},
 };
 use crate::views::top::{Snapshot, Subject, WatchedProcess};
 use flow::{session::SessionState, text::joined};
@@ -71,6 +70,9 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
     let mut counted = false;
     let mut notice = |notice: Notice<'_>| match notice {
         Notice::Found(setup) => {
+            if setup.targets.is_empty() {
+                line(none_matched());
+            }
             for target in &setup.targets {
                 let libraries = target.libraries.iter().filter_map(|&index| setup.libraries.get(index));
                 say(watched(&target.process, libraries));
@@ -120,7 +122,7 @@ fn watch_session(
     args: &TopArgs,
     news: mpsc::Receiver<News>,
 ) -> Result<()> {
-    let subject = Subject { host: host_name(), level: Some(args.level), processes: BTreeMap::new() };
+    let subject = Subject { host: host_name(), level: Some(args.level), ..Subject::default() };
     if let Some(what) = gpu::not_known().filter(|_| !args.no_gpus) {
         tell!("{what}");
     }

@@ -98,6 +98,50 @@ pub(super) fn padded(column: &Column, cell: &str, width: usize) -> String {
     }
 }
 
+/// Joins texts by commas: as many as there is room for, the first one always.
+pub(super) fn fitting(texts: impl IntoIterator<Item = String>, room: usize) -> String {
+    let mut line = String::new();
+    for text in texts {
+        if line.is_empty() {
+            line = text;
+        } else if line.chars().count() + ", ".len() + text.chars().count() <= room {
+            line.extend([", ", &text]);
+        } else {
+            break;
+        }
+    }
+    line
+}
+
+/// Puts parts on lines of at most `width` columns. No part is cut that is not wider than a line.
+pub(super) fn wrapped<'t>(
+    parts: impl IntoIterator<Item = &'t str>,
+    separator: &str,
+    width: usize,
+) -> Vec<String> {
+    let at_end = separator.trim_end();
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts {
+        match lines.last_mut() {
+            Some(line)
+                if [&*line, separator, part, at_end]
+                    .map(|text| text.chars().count())
+                    .iter()
+                    .sum::<usize>()
+                    <= width =>
+            {
+                line.extend([separator, part]);
+            }
+            Some(line) => {
+                *line += at_end;
+                lines.push(part.to_owned());
+            }
+            None => lines.push(part.to_owned()),
+        }
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,6 +164,18 @@ mod tests {
         assert_eq!(at(1), [(0, 11)], "one is always there");
         assert_eq!(chosen(&COLUMNS, &lines("77"), 25, 1), [(0, 11), (1, 6), (2, 3)]);
         assert_eq!(chosen(&COLUMNS, &[], 80, 1), [(0, 4), (1, 6), (3, 4)]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out_or_put_on_a_line_of_its_own() {
+        let texts = || ["12ms network", "3ms GPU ready"].map(str::to_owned);
+        assert_eq!(fitting(texts(), 27), "12ms network, 3ms GPU ready");
+        assert_eq!(fitting(texts(), 26), "12ms network");
+        assert_eq!(fitting(texts(), 3), "12ms network");
+        let parts = ["5 ops/s", "29031 collectives", "NCCL 2.27"];
+        assert_eq!(wrapped(parts, "; ", 60), ["5 ops/s; 29031 collectives; NCCL 2.27"]);
+        assert_eq!(wrapped(parts, "; ", 28), ["5 ops/s; 29031 collectives;", "NCCL 2.27"]);
+        assert_eq!(wrapped("  two  words".split(' '), " ", 80), ["  two  words"]);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use clap::{ValueEnum as _, builder::PossibleValue};
 use flow::{
     schema::GpuRow,
     session::Level,
-    text::{bytes, counted, cut_right, joined, nanoseconds, number},
+    statistics::Sum,
+    text::{bytes, counted, cut_left, cut_right, joined, nanoseconds, number},
 };
 use ratatui::{
     Frame,
@@ -21,12 +22,12 @@ use ratatui::{
 };
 
 use super::{
-    columns::{self, Column, Shown},
+    columns::{self, Column, Shown, fitting, wrapped},
     equals::SILENT_S,
     once::{COLUMNS, MOST, NAME, WAITED_FOR, cells, mix},
     page::{draw_history, draw_page},
     rates::{KindRates, PeerRates, RankRates, Rates, Subject},
-    rows::Row,
+    rows::{Row, View},
     state::State,
 };
 
@@ -40,8 +41,7 @@ const ROOM_FOR_GPUS: u16 = 32;
 /// Most GPUs that are shown: as many as most hosts have.
 const MAX_GPUS: usize = 8;
 
-const HELP: &str = "\
- q, Ctrl-C        quit: probes are detached
+const HELP: &str = " q, Ctrl-C        quit: probes are detached
  Esc              one step back: from a page, this help, a filter
  Tab, v           ranks, communicators, processes
  s, r             sort by the next column; the other way round
@@ -59,12 +59,22 @@ const HELP: &str = "\
  WAITED FOR behind N: has not launched N collectives that another rank
             had at the refresh before, and none has launched any since;
             by receivers: others wait long to receive from this rank,
-            and it waits little itself (--level steps)
+            and it waits little itself, over half a minute or the
+            last 4 ops, 10 s at least (--level steps)
  A communicator's numbers are its busiest rank's, a process's the sums,
- those of ranks that do the same (within 10 %, 2 ops) their mean.
+ those of ranks that do the same (half a minute, within 10 %, 2 ops) their mean.
  Waits are derived from measured times; nothing else here is measured.";
 
 pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
+    draw_in_color(frame, state, subject);
+    if state.is_plain {
+        for cell in &mut frame.buffer_mut().content {
+            (cell.fg, cell.bg) = (Color::Reset, Color::Reset);
+        }
+    }
+}
+
+fn draw_in_color(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
     let area = frame.area();
     let wide = area.width >= WIDE;
     if state.page && !state.help {
@@ -81,17 +91,17 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, subject: &Subject) {
         Layout::vertical([Length(1), Length(gpus), Length(1), Min(3), Length(details), Length(1)])
             .areas(area);
     let width = usize::from(area.width);
-    frame.render_widget(Paragraph::new(heading_line(state, subject, width)), heading);
     let lines: Vec<Line<'_>> = state.gpus.iter().take(shown).map(|gpu| gpu_line(gpu, width)).collect();
     frame.render_widget(Paragraph::new(lines), gpu_lines);
-    let on_screen = draw_table(frame, table, state, wide);
-    frame.render_widget(Paragraph::new(choices_line(state, &on_screen)), choices);
+    let on_screen = draw_table(frame, table, state, subject, wide);
+    frame.render_widget(Paragraph::new(heading_line(state, subject, &on_screen, width)), heading);
+    frame.render_widget(Paragraph::new(choices_line(state, &on_screen, width)), choices);
     if details > 0 {
         draw_details(frame, below, state);
     }
     frame.render_widget(Paragraph::new(keys_line(state, width)), keys);
     if state.help {
-        draw_help(frame, area);
+        draw_help(frame, area, state);
     }
 }
 
@@ -116,7 +126,7 @@ fn fitted(mut parts: Vec<Part>, width: usize) -> Line<'static> {
     Line::from(spans)
 }
 
-fn heading_line(state: &State, subject: &Subject, width: usize) -> Line<'static> {
+fn heading_line(state: &State, subject: &Subject, on_screen: &Range<usize>, width: usize) -> Line<'static> {
     let level = subject.level.unwrap_or(Level::Flow).name();
     let rates = &state.rates;
     let ranks = rates.ranks.iter().filter(|rank| rank.key.is_some()).count() + rates.folded_ranks;
@@ -132,12 +142,37 @@ fn heading_line(state: &State, subject: &Subject, width: usize) -> Line<'static>
     if rates.undecodable > 0 {
         parts.push((0, format!("undecodable {}", rates.undecodable).red()));
     }
+    match &subject.recording {
+        Some(recording) if recording.is_over => {
+            parts.push((1, format!("recording of {}, over", recording.begun).yellow().bold()));
+        }
+        Some(recording) => parts.push((2, format!("recording of {}", recording.begun).yellow())),
+        None => {}
+    }
+    if let Some(ranks) = unseen_lags(state, on_screen) {
+        parts.push((0, format!("waited for: {ranks}").red().bold()));
+    }
     match subject.exited() {
         Some((exited, all)) if exited == all => parts.push((0, "ENDED".yellow().bold())),
         Some((exited, _)) => parts.push((2, format!("{exited} exited").yellow())),
         None => {}
     }
     fitted(parts, width)
+}
+
+/// Names a rank that lags and is in no row that is on the screen: `rank 15 (below)`.
+fn unseen_lags(state: &State, on_screen: &Range<usize>) -> Option<String> {
+    let place = |at: usize| match state.rows.iter().position(|row| row.members.contains(&at)) {
+        None => Some("filtered out"),
+        Some(row) if row < on_screen.start => Some("above"),
+        Some(row) if row >= on_screen.end => Some("below"),
+        Some(_) => None,
+    };
+    let lagging = state.rates.ranks.iter().enumerate().filter(|(_, rank)| rank.lag.is_some());
+    let mut unseen = lagging.filter_map(|(at, rank)| Some((rank.key?.rank, place(at)?)));
+    let (rank, place) = unseen.next()?;
+    let more = unseen.count();
+    Some(format!("rank {rank} ({place}){}", if more > 0 { format!(", {more} more") } else { String::new() }))
 }
 
 /// `GPU 0  99 % busy, 35 % memory  NVLink 64.0 GB/s out, 63.9 GB/s in  612 of 700 W  55 °C`
@@ -169,23 +204,27 @@ fn gpu_line(gpu: &GpuRow, width: usize) -> Line<'static> {
 }
 
 /// Says what rows there are, and which of them are on the screen.
-fn choices_line(state: &State, on_screen: &Range<usize>) -> Line<'static> {
+fn choices_line(state: &State, on_screen: &Range<usize>, width: usize) -> Line<'static> {
+    const FROZEN: &str = "FROZEN";
     let direction = if state.reversed { ", reversed" } else { "" };
     let view = state.shape.view.to_possible_value();
     let view = view.as_ref().map_or("", PossibleValue::get_name);
-    let mut spans = vec![Span::raw(format!("{view} by {}{direction}", state.shape.sort.name()))];
+    let mut parts: Vec<Part> = vec![(2, format!("{view} by {}{direction}", state.shape.sort.name()).into())];
     if on_screen.len() < state.rows.len() {
         let (first, last) = (on_screen.start + 1, on_screen.end);
-        spans.push(format!("  rows {first}-{last} of {}", state.rows.len()).yellow());
+        parts.push((3, format!("rows {first}-{last} of {}", state.rows.len()).yellow()));
     }
     if state.typing || !state.shape.filter.is_empty() {
         let cursor = if state.typing { "_" } else { "" };
-        spans.push(format!("  filter: {}{cursor}", state.shape.filter).yellow());
+        let room = width.saturating_sub(if state.frozen { FROZEN.len() + 2 } else { 0 });
+        // Its end is what is being typed.
+        let filter = cut_left(&format!("filter: {}{cursor}", state.shape.filter), Some(room));
+        parts.push((1, filter.yellow()));
     }
     if state.frozen {
-        spans.push("  FROZEN".cyan().bold());
+        parts.push((0, FROZEN.cyan().bold()));
     }
-    Line::from(spans)
+    fitted(parts, width)
 }
 
 fn keys_line(state: &State, width: usize) -> Line<'static> {
@@ -210,10 +249,18 @@ fn keys_line(state: &State, width: usize) -> Line<'static> {
 }
 
 /// Draws the table. Returns the rows that are on the screen.
-fn draw_table(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) -> Range<usize> {
+fn draw_table(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    state: &State,
+    subject: &Subject,
+    wide: bool,
+) -> Range<usize> {
     if state.rows.is_empty() {
         let text = if !state.shape.filter.is_empty() {
             "no row fits the filter"
+        } else if state.has_rates() && subject.processes.is_empty() {
+            "no process that uses NCCL was seen yet"
         } else if state.has_rates() {
             "no NCCL operation so far: `ncclflow dump` says whether the processes wait"
         } else {
@@ -231,22 +278,29 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, state: &State, wide: bool) -> R
         let mut cells = cells(row, comm);
         // Names take room that is better used otherwise.
         cells[NAME] = cells[NAME].chars().filter(|_| wide).collect();
+        if state.shape.view != View::Ranks {
+            // A mark names the rank: no column moves when one appears.
+            cells[WAITED_FOR] = format!("{:<1$}", cells[WAITED_FOR], "rank 15 by receivers".len());
+        }
         cells
     };
     let lines: Vec<_> = state.rows.iter().map(cells).collect();
     let shown = columns::chosen(&COLUMNS, &lines, usize::from(area.width), 1);
-    let rows = state.rows.iter().zip(&lines).map(|(row, line)| {
+    let rows = state.rows.iter().zip(&lines).enumerate().map(|(place, (row, line))| {
         let cells = shown.iter().map(|&(at, width)| match at {
             MOST => Cell::from(cut_right(&mix(&row.kinds, width), Some(width))),
             WAITED_FOR => Cell::from(line[at].clone()).red().bold(),
             _ => cell(&COLUMNS[at], &line[at], width),
         });
-        let is_silent = row.idle_s > SILENT_S || row.has_exited;
+        // The selected row stays readable on its background.
+        let is_silent = (row.idle_s > SILENT_S || row.has_exited) && place != state.selected;
         TableRow::new(cells).style(if is_silent { Style::new().dark_gray() } else { Style::new() })
     });
+    let highlight =
+        if state.is_plain { Style::new().reversed() } else { Style::new().bg(Color::Indexed(238)).bold() };
     let table = table(&COLUMNS, &shown, rows)
         .header(headings(&COLUMNS, &shown).reversed())
-        .row_highlight_style(Style::new().bg(Color::Indexed(238)).bold());
+        .row_highlight_style(highlight);
     let mut selected = TableState::new().with_selected(Some(state.selected));
     frame.render_stateful_widget(table, area, &mut selected);
     let first = selected.offset();
@@ -335,24 +389,32 @@ pub(super) fn draw_peers(
         columns::number("BYTES/S", 9, 3),
         columns::cut("WAIT OF A MESSAGE", 1),
     ];
+    let waits_of = |peer: &PeerRates| -> Vec<String> {
+        let mut waits: Vec<_> = peer.waits.iter().collect();
+        waits.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.ns));
+        let text = |(wait, sum): &(&&str, &Sum)| {
+            let words = wait.replace('_', " ").replace("gpu", "GPU");
+            format!("{} {words}", nanoseconds(mean(sum.ns, sum.count)))
+        };
+        waits.iter().take(most).map(text).collect()
+    };
     let line = |(rank, peer): &(&RankRates, &PeerRates)| {
         let own = rank.key.filter(|_| many).map(|key| format!("{} ", key.rank)).unwrap_or_default();
         let other = peer.peer.map_or_else(|| others.to_owned(), |peer| peer.to_string());
-        let mut waits: Vec<_> = peer.waits.iter().collect();
-        waits.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.ns));
-        let waits = waits.iter().take(most);
-        let waits = waits.map(|(wait, sum)| {
-            let words = wait.replace('_', " ").replace("gpu", "GPU");
-            format!("{} {words}", nanoseconds(mean(sum.ns, sum.count)))
-        });
         [
             format!("{own}{} {other}", peer.direction.name()),
             number(peer.messages_per_s),
             bytes(peer.bytes_per_s),
-            joined(waits, ", "),
+            fitting(waits_of(peer), usize::MAX),
         ]
     };
-    let lines: Vec<_> = peers.iter().take(usize::from(area.height)).map(line).collect();
+    let mut lines: Vec<_> = peers.iter().take(usize::from(area.height)).map(line).collect();
+    let shown = columns::chosen(&COLUMNS, &lines, usize::from(area.width), 1);
+    if let Some((_, room)) = shown.last().filter(|(at, _)| *at + 1 == COLUMNS.len()) {
+        for ([.., waits], (_, peer)) in lines.iter_mut().zip(peers) {
+            *waits = fitting(waits_of(peer), *room);
+        }
+    }
     draw_lines(frame, area, &COLUMNS, &lines);
 }
 
@@ -367,12 +429,30 @@ fn mean(ns: u64, count: u64) -> f64 {
     ns as f64 / count.max(1) as f64
 }
 
-fn draw_help(frame: &mut Frame<'_>, area: Rect) {
+/// Wraps a line of the help below its text.
+fn help_lines(line: &str, width: usize) -> Vec<String> {
+    // A list of many keys is wrapped as a whole.
+    let start = line.rfind("  ").map(|gap| gap + 2).filter(|start| *start <= 20).unwrap_or(1);
+    let (key, text) = line.split_at_checked(start).unwrap_or(("", line));
+    let room = width.saturating_sub(start).max(12);
+    let mut lines = wrapped(text.split(' '), " ", room);
+    for (at, line) in lines.iter_mut().enumerate() {
+        let before = if at == 0 { key } else { "" };
+        *line = format!("{before:<start$}{line}");
+    }
+    lines
+}
+
+fn draw_help(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let inside = usize::from(area.width.min(78)).saturating_sub(2).max(1);
-    let lines: usize = HELP.lines().map(|line| line.chars().count().div_ceil(inside).max(1)).sum();
-    let lines = u16::try_from(lines).unwrap_or(u16::MAX).saturating_add(2);
-    let popup = area.centered(Length(78), Length(lines));
+    let lines: Vec<String> = HELP.lines().flat_map(|line| help_lines(line, inside)).collect();
+    let room = usize::from(area.height).saturating_sub(2);
+    let last_top = lines.len().saturating_sub(room);
+    let top = state.help_top.get().min(last_top);
+    state.help_top.set(top);
+    let popup = area.centered(Length(78), Length(u16::try_from(lines.len() + 2).unwrap_or(u16::MAX)));
+    let title = if last_top > 0 { " keys and columns: up, down show more " } else { " keys and columns " };
+    let lines: Vec<Line<'_>> = lines.into_iter().skip(top).take(room).map(Line::from).collect();
     frame.render_widget(Clear, popup);
-    let help = Paragraph::new(HELP).wrap(Wrap { trim: false });
-    frame.render_widget(help.block(Block::bordered().title(" keys and columns ")), popup);
+    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(title)), popup);
 }

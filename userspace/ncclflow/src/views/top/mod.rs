@@ -11,12 +11,13 @@ mod page;
 mod rates;
 mod rows;
 mod state;
+mod window;
 
 #[cfg(test)]
 mod tests;
 
 pub use draw::draw;
 pub use once::{TopReport, print_table};
-pub use rates::{Rates, Snapshot, Subject, WatchedProcess};
+pub use rates::{Rates, ShownRecording, Snapshot, Subject, WatchedProcess};
 pub use rows::{Shape, Sort, View, rows};
-pub use state::State;
+pub use state::{LEAST_NS, State};

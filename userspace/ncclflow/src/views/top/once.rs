@@ -6,7 +6,6 @@ use serde::Serialize;
 
 use super::{
     columns::{self, Column},
-    lag::Lag,
     rates::{KindRates, RankRates, Rates, Snapshot, Subject},
     rows::Row,
 };
@@ -26,7 +25,8 @@ pub(super) const COLUMNS: [Column; 10] = [
     columns::number("OPS/S", 6, 2),
     columns::number("BYTES/S", 9, 4),
     columns::number("SEEN", 4, 3),
-    columns::text("WAITED FOR", 10, 0),
+    // As wide as a mark is: no column moves when one appears.
+    columns::text("WAITED FOR", "by receivers".len(), 0),
     columns::cut("MOST", 8),
 ];
 
@@ -62,7 +62,7 @@ pub(super) fn cells(row: &Row, comm: impl FnOnce(&Row) -> String) -> [String; 10
         number(row.ops_per_s),
         bytes_cell(row),
         if row.has_exited { "gone".to_owned() } else { ago(row.idle_s) },
-        row.lag.map(Lag::label).unwrap_or_default(),
+        row.waited_for(),
         mix(&row.kinds, usize::MAX),
     ]
 }
@@ -71,21 +71,20 @@ pub(super) fn cells(row: &Row, comm: impl FnOnce(&Row) -> String) -> [String; 10
 /// many columns as there are.
 pub(super) fn mix(kinds: &[KindRates], room: usize) -> String {
     let total: f64 = kinds.iter().map(|kind| kind.ops_per_s).sum();
-    let mut text = String::new();
+    let mut shares: Vec<(String, f64)> = Vec::new();
     for kind in kinds.iter().filter(|kind| total == 0.0 || kind.ops_per_s > 0.0) {
         let (whole, algorithm) = (kind.label(), kind.algorithm_and_protocol());
         let has_room = whole.len() + " 100%".len() <= room;
         let label = if has_room || algorithm.is_empty() { whole } else { algorithm };
-        let share =
-            if total > 0.0 { format!(" {:.0}%", kind.ops_per_s / total * 100.0) } else { String::new() };
-        let separator = if text.is_empty() { "" } else { ", " };
-        // The first is cut if it is too wide; others are shown whole or not at all.
-        if !text.is_empty() && text.len() + separator.len() + label.len() + share.len() > room {
-            break;
+        match shares.iter_mut().find(|(known, _)| *known == label) {
+            Some((_, ops_per_s)) => *ops_per_s += kind.ops_per_s,
+            None => shares.push((label, kind.ops_per_s)),
         }
-        text.extend([separator, &label, &share]);
     }
-    text
+    let share = |(label, ops_per_s): (String, f64)| {
+        if total > 0.0 { format!("{label} {:.0}%", ops_per_s / total * 100.0) } else { label }
+    };
+    columns::fitting(shares.into_iter().map(share), room)
 }
 
 /// Formats bytes, with a mark where there were more.

@@ -1,7 +1,5 @@
 //! The page of one row: its history, all kinds of ops, all peers and all waits.
 
-use std::fmt::Write as _;
-
 use flow::text::{ago, bytes, counted, number};
 use ratatui::{
     Frame,
@@ -11,10 +9,11 @@ use ratatui::{
     },
     style::{Color, Style, Stylize as _},
     text::Line,
-    widgets::{Paragraph, Sparkline},
+    widgets::{Paragraph, Sparkline, Wrap},
 };
 
 use super::{
+    columns::wrapped,
     draw::{draw_kinds, draw_peers, peers_of},
     lag::Lag,
     rates::{RankRates, Subject},
@@ -29,20 +28,44 @@ pub(super) fn draw_page(frame: &mut Frame<'_>, area: Rect, state: &State, subjec
         return;
     };
     let ranks: Vec<&RankRates> = row.members.iter().filter_map(|&at| state.rates.ranks.get(at)).collect();
-    let tall = if area.height >= 20 { 3 } else { 1 };
-    let kinds = u16::try_from(row.kinds.len()).unwrap_or(u16::MAX).clamp(1, 6) + 1;
-    let heights =
-        [Length(1), Length(2), Length(tall), Length(tall), Length(1), Length(kinds), Length(1), Min(2)];
-    let [title, said, ops, moved, _, kinds, _, peers] = Layout::vertical(heights).areas(area);
-    frame.render_widget(Paragraph::new(Line::from(name(row, state.shape.view, &subject.host)).bold()), title);
-    frame.render_widget(Paragraph::new(facts(row, &ranks, subject)), said);
+    let width = usize::from(area.width);
+    let words = |text: &str| wrapped(text.split(' '), " ", width);
+    let bold = |line: String| Line::from(line).bold();
+    let facts = facts(row, &ranks, subject);
+    let mut said: Vec<Line<'_>> =
+        words(&name(row, state.shape.view, &subject.host)).into_iter().map(bold).collect();
+    said.extend(wrapped(facts.iter().map(String::as_str), "; ", width).into_iter().map(Line::from));
+    let verdict = verdict(row);
+    let verdict = words(&verdict).into_iter().filter(|line| !line.is_empty());
+    said.extend(verdict.map(|line| bold(line).red()));
+
+    let said_height = u16::try_from(said.len()).unwrap_or(u16::MAX).min(area.height);
+    let mut free = area.height - said_height;
+    // Where there is little room, what is taken last is not there.
+    let mut take = |wanted: u16, least: u16| {
+        let taken = if free < least { 0 } else { wanted.min(free) };
+        free -= taken;
+        taken
+    };
+    let (mut kinds, peers) = (take(2, 2), take(2, 2));
+    let (mut ops, mut moved) = (take(1, 1), take(1, 1));
+    let (above, below) = (take(1, 1), take(1, 1));
+    kinds += take(u16::try_from(row.kinds.len()).unwrap_or(u16::MAX).clamp(1, 6) - 1, 0);
+    if area.height >= 20 {
+        ops += take(2, 2);
+        moved += take(2, 2);
+    }
+    let peers = peers + take(u16::MAX, 0);
+    let heights = [said_height, ops, moved, above, kinds, below, peers].map(Length);
+    let [title, ops, moved, _, kinds, _, peers] = Layout::vertical(heights).areas(area);
+    frame.render_widget(Paragraph::new(said), title);
     draw_history(frame, ops, "OPS/S", &state.history_of(row, |point| point.ops_per_s), number);
     draw_history(frame, moved, "BYTES/S", &state.history_of(row, |point| point.bytes_per_s), bytes);
     draw_kinds(frame, kinds, row);
     let found = peers_of(row, &state.rates);
     if found.is_empty() {
         let text = "messages are not measured: --level steps measures those that go over the network";
-        frame.render_widget(Paragraph::new(text).dim(), peers);
+        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }).dim(), peers);
         return;
     }
     draw_peers(frame, peers, &found, ranks.len() > 1, "others", usize::MAX);
@@ -57,39 +80,46 @@ fn name(row: &Row, view: View, host: &str) -> String {
     }
 }
 
-fn facts(row: &Row, ranks: &[&RankRates], subject: &Subject) -> Vec<Line<'static>> {
+fn facts(row: &Row, ranks: &[&RankRates], subject: &Subject) -> Vec<String> {
     let at_least = if row.bytes_are_least { "more than " } else { "" };
-    let mut text = format!(
-        "{} ops/s, {at_least}{}/s; {}",
-        number(row.ops_per_s),
-        bytes(row.bytes_per_s),
+    let mut facts = vec![
+        format!("{} ops/s, {at_least}{}/s", number(row.ops_per_s), bytes(row.bytes_per_s)),
         match ago(row.idle_s) {
             _ if row.has_exited => "exited".to_owned(),
             now if now == "now" => "active now".to_owned(),
             ago => format!("active {ago} ago"),
-        }
-    );
+        },
+    ];
     if let [rank] = ranks
         && let Some(launched) = rank.launched
     {
-        _ = write!(text, "; NCCL has launched {}", counted(launched, "collective"));
+        facts.push(format!("NCCL has launched {}", counted(launched, "collective")));
     }
     let pids = ranks.iter().filter_map(|rank| rank.key).map(|key| key.pid);
     let versions = pids.filter_map(|pid| subject.processes.get(&pid)).map(|process| process.nccl.as_str());
     if let Some(version) = versions.into_iter().find(|version| !version.is_empty()) {
-        _ = write!(text, "; NCCL {version}");
+        facts.push(format!("NCCL {version}"));
     }
-    let verdict = match row.lag {
-        Some(Lag::Behind(collectives)) => {
-            let behind = counted(collectives, "collective");
-            format!("It has not launched {behind} that another rank had launched before.")
-        }
-        Some(Lag::WaitedFor(_)) => {
-            "Others wait long to receive from this rank, and it waits little itself.".to_owned()
-        }
-        None => String::new(),
+    facts
+}
+
+/// Says which rank lags, and how; empty where none does.
+fn verdict(row: &Row) -> String {
+    let Some(&(rank, lag)) = row.lags.first() else { return String::new() };
+    let (it, them) = if row.members.len() > 1 {
+        (format!("Rank {rank}"), format!("rank {rank}"))
+    } else {
+        ("It".to_owned(), "this rank".to_owned())
     };
-    vec![Line::from(text), Line::from(verdict).red().bold()]
+    match lag {
+        Lag::Behind(collectives) => {
+            let behind = counted(collectives, "collective");
+            format!("{it} has not launched {behind} that another rank had launched before.")
+        }
+        Lag::WaitedFor(_) => {
+            format!("Others wait long to receive from {them}, and it waits little itself.")
+        }
+    }
 }
 
 /// Draws a line over time, with the largest value at its right end.

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Serialize;
 
-use super::lag::{self, Lag};
+use super::{
+    lag::{self, Lag},
+    window::Window,
+};
 use crate::views::seconds;
 use flow::{
     identity::{JobMember, Whose, job_names},
@@ -20,6 +23,17 @@ pub struct Subject {
     pub host: String,
     pub level: Option<Level>,
     pub processes: BTreeMap<u32, WatchedProcess>,
+    /// The recording that is shown in the place of processes.
+    pub recording: Option<ShownRecording>,
+}
+
+/// A recording that is shown.
+#[derive(Clone, Debug, Default)]
+pub struct ShownRecording {
+    /// When it begins.
+    pub begun: String,
+    /// Nothing more comes.
+    pub is_over: bool,
 }
 
 /// A process that is shown.
@@ -54,6 +68,11 @@ impl Subject {
     pub(super) fn exited(&self) -> Option<(usize, usize)> {
         let exited = self.processes.values().filter(|process| process.has_exited).count();
         (exited > 0).then_some((exited, self.processes.len()))
+    }
+
+    /// Tells whether a recording is shown to which nothing more comes.
+    pub(super) fn is_recording_over(&self) -> bool {
+        self.recording.as_ref().is_some_and(|recording| recording.is_over)
     }
 
     /// Tells whether all processes have exited.
@@ -96,10 +115,20 @@ pub struct RankRates {
     #[serde(rename = "idleSeconds")]
     pub idle_s: f64,
     pub lag: Option<Lag>,
+    /// What ranks of its communicator are compared by.
+    #[serde(skip)]
+    pub(super) compared: Compared,
     /// Kinds of op, most ops first.
     pub kinds: Vec<KindRates>,
     /// Measured peers; the one that was waited for longest first.
     pub peers: Vec<PeerRates>,
+}
+
+/// A rank's activity over several refreshes, as far as there are any.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Compared {
+    pub(super) seconds: f64,
+    pub(super) kinds: Vec<KindRates>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -148,14 +177,22 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Returns the rates from `before` to `now`.
-    pub fn between(before: &Snapshot, now: &Snapshot) -> Self {
-        Self::with_lag_since(before, before, now)
+    /// Returns the rates from `before` to `now`, the only two readings there are but for `earlier`, between
+    /// them: a rank is behind if it has not launched what others had launched then.
+    pub fn of_one_interval(before: &Snapshot, earlier: &Snapshot, now: &Snapshot) -> Self {
+        Self::between(before, earlier, now, &Window::one(before))
     }
 
-    /// Like [`Self::between`]; a rank is behind if it has not launched what others had launched at `earlier`,
-    /// between the two.
-    pub fn with_lag_since(before: &Snapshot, earlier: &Snapshot, now: &Snapshot) -> Self {
+    /// Returns the names of the communicators, in their order.
+    pub fn communicators(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.ranks.iter().filter_map(|rank| rank.key).map(|key| key.comm_name()).collect();
+        names.dedup();
+        names
+    }
+
+    /// Like [`Self::of_one_interval`], where earlier readings say who is waited for.
+    pub(super) fn between(before: &Snapshot, earlier: &Snapshot, now: &Snapshot, window: &Window) -> Self {
         let interval_ns = now.at_ns.saturating_sub(before.at_ns).max(1);
         let none = RankStatistics::default();
         let mut ranks: Vec<RankRates> = now
@@ -171,7 +208,15 @@ impl Rates {
                 }
             })
             .collect();
-        lag::mark(&mut ranks, &earlier.statistics, interval_ns);
+        let communicator = |rank: &RankRates| rank.key.map(|key| (key.hash, key.instance));
+        for members in ranks.chunk_by_mut(|a, b| communicator(a) == communicator(b)) {
+            let span = window.span(members, now);
+            lag::mark(members, &earlier.statistics, span.and_then(|span| span.judged));
+            let since = span.map_or(before, |span| span.since);
+            for rank in members {
+                rank.compared = compared(rank.key, since, now);
+            }
+        }
         if now.statistics.folded_ranks > 0 {
             let (before, folded) = (&before.statistics.folded, &now.statistics.folded);
             ranks.push(rank_rates(before, folded, interval_ns, now.at_ns));
@@ -192,7 +237,18 @@ fn rate(now: u64, before: u64, interval_ns: u64) -> f64 {
     now.saturating_sub(before) as f64 * 1e9 / interval_ns as f64
 }
 
-fn rank_rates(before: &RankStatistics, now: &RankStatistics, interval_ns: u64, at_ns: u64) -> RankRates {
+fn compared(key: Option<RankKey>, since: &Snapshot, now: &Snapshot) -> Compared {
+    let Some((key, rank)) = key.and_then(|key| Some((key, now.statistics.ranks.get(&key)?))) else {
+        return Compared::default();
+    };
+    let none = RankStatistics::default();
+    let before = since.statistics.ranks.get(&key).map_or(&none, |rank| &**rank);
+    let span_ns = now.at_ns.saturating_sub(since.at_ns).max(1);
+    Compared { seconds: seconds(span_ns), kinds: kind_rates(before, rank, span_ns) }
+}
+
+/// Returns the rates of all kinds of op, most ops first.
+fn kind_rates(before: &RankStatistics, now: &RankStatistics, interval_ns: u64) -> Vec<KindRates> {
     let earlier = kinds(before);
     let mut kinds: Vec<KindRates> = kinds(now)
         .into_iter()
@@ -211,6 +267,11 @@ fn rank_rates(before: &RankStatistics, now: &RankStatistics, interval_ns: u64, a
         })
         .collect();
     kinds.sort_by(|a, b| b.ops_per_s.total_cmp(&a.ops_per_s).then(b.ops.cmp(&a.ops)));
+    kinds
+}
+
+fn rank_rates(before: &RankStatistics, now: &RankStatistics, interval_ns: u64, at_ns: u64) -> RankRates {
+    let kinds = kind_rates(before, now, interval_ns);
     let sum = |value: fn(&KindRates) -> u64| kinds.iter().map(value).fold(0, u64::saturating_add);
     RankRates {
         key: None,
@@ -225,6 +286,7 @@ fn rank_rates(before: &RankStatistics, now: &RankStatistics, interval_ns: u64, a
         launched: None,
         idle_s: seconds(at_ns.saturating_sub(now.last_ns)),
         lag: None,
+        compared: Compared::default(),
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use clap::ValueEnum;
 
 use super::{
-    equals,
+    equals::{self, SILENT_S},
     lag::Lag,
     rates::{KindRates, RankRates, Rates, Subject},
 };
@@ -93,7 +93,8 @@ pub struct Row {
     pub idle_s: f64,
     /// Its processes have exited.
     pub has_exited: bool,
-    pub lag: Option<Lag>,
+    /// Ranks of the row that lag, and how.
+    pub(super) lags: Vec<(i32, Lag)>,
     /// Ranks of the row, as indexes into [`Rates::ranks`].
     pub members: Vec<usize>,
     /// What makes it the same row at another time: its rank, with zeros for what the view puts together.
@@ -116,7 +117,7 @@ pub fn rows(rates: &Rates, subject: &Subject, shape: &Shape) -> Vec<Row> {
     let jobs = subject.jobs(rates);
     let made = groups.into_iter().flat_map(|((_, key), members)| {
         let parts = match key {
-            Some(_) if shape.view == View::Ranks => equals::parts(&rates.ranks, rates.interval_s, members),
+            Some(_) if shape.view == View::Ranks => equals::parts(&rates.ranks, members),
             _ => vec![members],
         };
         parts.into_iter().map(move |members| (key, members))
@@ -144,7 +145,12 @@ fn compare(a: &Row, b: &Row, sort: Sort) -> Ordering {
     match sort {
         Sort::Ops => b.ops_per_s.total_cmp(&a.ops_per_s),
         Sort::Bytes => b.bytes_per_s.total_cmp(&a.bytes_per_s),
-        Sort::Lag => b.lag.is_some().cmp(&a.lag.is_some()).then(b.idle_s.total_cmp(&a.idle_s)),
+        Sort::Lag => {
+            // By whole seconds: rows do not change places where all do something now and then.
+            let silent_s = |row: &Row| if row.idle_s > SILENT_S { row.idle_s.floor() } else { 0.0 };
+            let lags = |row: &Row| !row.lags.is_empty();
+            lags(b).cmp(&lags(a)).then(silent_s(b).total_cmp(&silent_s(a)))
+        }
         Sort::Comm => Ordering::Equal,
         Sort::Pid => a.first_pid.cmp(&b.first_pid),
     }
@@ -195,14 +201,17 @@ fn row(
         ops_per_s: total(|rank| rank.ops_per_s),
         bytes_per_s: total(|rank| rank.bytes_per_s),
         bytes_are_least: ranks.iter().any(|rank| rank.unsized_ops > 0),
-        kinds: busiest.map(|rank| in_order(&rank.kinds)).unwrap_or_default(),
+        kinds: match view {
+            View::Processes => in_order(&joined_kinds(&ranks)),
+            _ => busiest.map(|rank| in_order(&rank.kinds)).unwrap_or_default(),
+        },
         idle_s: ranks.iter().map(|rank| rank.idle_s).fold(f64::INFINITY, f64::min),
         has_exited: !ranks.is_empty()
             && ranks.iter().all(|rank| {
                 let process = rank.key.and_then(|key| subject.processes.get(&key.pid));
                 process.is_some_and(|process| process.has_exited)
             }),
-        lag: ranks.iter().find_map(|rank| rank.lag),
+        lags: ranks.iter().filter_map(|rank| Some((rank.key?.rank, rank.lag?))).collect(),
         key,
         first_pid: first.map_or(u32::MAX, |key| key.pid),
         n_ranks: if view == View::Processes { 0 } else { n_ranks },
@@ -219,6 +228,24 @@ fn rank_cell(numbers: &[i32], n_ranks: i32) -> String {
             if ranges.len() <= MAX_RANGES { ranges } else { format!("{} of {n_ranks}", numbers.len()) }
         }
     }
+}
+
+/// Adds up the kinds of op of several ranks.
+fn joined_kinds(ranks: &[&RankRates]) -> Vec<KindRates> {
+    let mut sums: Vec<KindRates> = Vec::new();
+    for kind in ranks.iter().flat_map(|rank| &rank.kinds) {
+        let name = |kind: &KindRates| (kind.coll.clone(), kind.algorithm, kind.protocol);
+        let Some(sum) = sums.iter_mut().find(|sum| name(sum) == name(kind)) else {
+            sums.push(kind.clone());
+            continue;
+        };
+        sum.ops = sum.ops.saturating_add(kind.ops);
+        sum.ops_per_s += kind.ops_per_s;
+        sum.bytes = sum.bytes.saturating_add(kind.bytes);
+        sum.bytes_per_s += kind.bytes_per_s;
+        sum.unsized_ops = sum.unsized_ops.saturating_add(kind.unsized_ops);
+    }
+    sums
 }
 
 /// Puts kinds of op that there are about as many of in the order of their names: they do not change places
@@ -246,13 +273,21 @@ impl Row {
         (self.key.is_none(), &self.job, Reverse(self.n_ranks), self.key, self.first_pid)
     }
 
+    /// Returns how it lags: `by receivers`; of one of several ranks `rank 15 by receivers`.
+    pub(super) fn waited_for(&self) -> String {
+        let Some(((rank, lag), others)) = self.lags.split_first() else { return String::new() };
+        let name = if self.members.len() > 1 { format!("rank {rank} ") } else { String::new() };
+        let more = if others.is_empty() { String::new() } else { format!(", {} more", others.len()) };
+        format!("{name}{}{more}", lag.label())
+    }
+
     fn matches(&self, wanted: &str) -> bool {
         let kinds = self.kinds.iter().map(KindRates::label);
         [&self.job, &self.comm, &self.rank, &self.pid, &self.name]
             .into_iter()
             .cloned()
             .chain(kinds)
-            .chain(self.lag.map(Lag::label))
+            .chain([self.waited_for()])
             .any(|text| text.to_lowercase().contains(wanted))
     }
 }

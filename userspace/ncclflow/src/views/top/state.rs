@@ -2,6 +2,7 @@
 //! refreshes, for the lines over time.
 
 use std::{
+    cell::Cell,
     collections::{HashMap, VecDeque},
     ops::ControlFlow,
     sync::Arc,
@@ -13,6 +14,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use super::{
     rates::{RankRates, Rates, Snapshot, Subject},
     rows::{Row, Shape, View, next, rows},
+    window::Window,
 };
 
 const MAX_FILTER: usize = 64;
@@ -20,6 +22,9 @@ const MAX_FILTER: usize = 64;
 /// Refreshes that are kept: four minutes at one each two seconds. Statistics keep 512 ranks: some 4 MB in
 /// all.
 const MAX_POINTS: usize = 120;
+
+/// Shortest time that rates are over, if nothing else is wanted: those of a moment say nothing.
+pub const LEAST_NS: u64 = 50_000_000;
 
 /// The choices, and what is shown.
 #[derive(Debug, Default)]
@@ -30,6 +35,12 @@ pub struct State {
     /// The filter is being typed.
     pub(super) typing: bool,
     pub(super) help: bool,
+    /// First line of the help that is shown. What is drawn keeps it where there are lines.
+    pub(super) help_top: Cell<usize>,
+    /// Shortest time that rates are over, where that is longer than [`LEAST_NS`].
+    pub least_ns: u64,
+    /// There are no colours.
+    pub is_plain: bool,
     /// The page of the selected row is shown.
     pub(super) page: bool,
     history: History,
@@ -44,6 +55,7 @@ pub struct State {
     /// GPUs are shown despite little room, or hidden despite enough.
     pub(super) toggled_gpus: bool,
     before: Snapshot,
+    window: Window,
     pub(super) rows: Vec<Row>,
     /// A line to show in place of the keys.
     pub message: Option<String>,
@@ -65,10 +77,17 @@ impl State {
     }
 
     pub fn take(&mut self, now: Snapshot, subject: &Subject) {
+        let is_first = self.before.at_ns == 0;
+        if !is_first && now.at_ns < self.before.at_ns.saturating_add(self.least_ns.max(LEAST_NS)) {
+            return self.arrange(subject);
+        }
         if !self.frozen {
-            self.rates = Rates::between(&self.before, &now);
+            let is_whole = subject.is_recording_over() && !self.has_rates();
+            let whole = is_whole.then(|| Window::one(&self.before));
+            let window = whole.as_ref().unwrap_or(&self.window);
+            self.rates = Rates::between(&self.before, &self.before, &now, window);
             // The first snapshot has what was before, not a rate.
-            if self.before.at_ns > 0 {
+            if !is_first {
                 self.history.note(&self.rates);
             }
             let is_watched = |pid: u32| subject.processes.contains_key(&pid);
@@ -77,6 +96,7 @@ impl State {
             };
             self.gpus = now.gpus.iter().filter(is_used).cloned().collect();
         }
+        self.window.note(&now);
         self.before = now;
         self.arrange(subject);
     }
@@ -105,8 +125,11 @@ impl State {
         if self.typing {
             self.type_filter(key.code);
         } else if self.help {
-            // Any key closes the help.
-            self.help = false;
+            match moved(key.code, self.help_top.get()) {
+                Some(top) => self.help_top.set(top),
+                // Any other key closes it.
+                None => self.help = false,
+            }
         } else {
             match key.code {
                 KeyCode::Esc | KeyCode::Backspace | KeyCode::Enter if self.page => self.page = false,
@@ -115,7 +138,7 @@ impl State {
                 KeyCode::Esc => self.shape.filter.clear(),
                 // From then on the row stays the chosen one, whatever is sorted.
                 KeyCode::Enter => (self.page, self.has_chosen) = (!self.rows.is_empty(), true),
-                KeyCode::Char('?' | 'h') => self.help = true,
+                KeyCode::Char('?' | 'h') => (self.help, self.help_top) = (true, Cell::default()),
                 KeyCode::Char(' ' | 'f') => self.frozen = !self.frozen,
                 KeyCode::Char('/') => self.typing = true,
                 KeyCode::Char('s') => self.shape.sort = next(&self.shape.sort),

@@ -16,6 +16,9 @@ use flow::{
     statistics::{Statistics, Tally},
 };
 
+mod narrow;
+mod over_time;
+
 const SECOND: u64 = 1_000_000_000;
 
 /// Four ranks, a process each, that did so many ops; rank 2 receives late, as it waits for rank 1.
@@ -35,7 +38,7 @@ fn job(ops: [u64; 4]) -> Arc<Statistics> {
 fn subject() -> Subject {
     let process = |pid| (pid, WatchedProcess::new(pid, "train.py", "2.27.5".to_owned(), None));
     let processes = (100..104).map(process).collect();
-    Subject { host: "node-1".to_owned(), level: Some(Level::Steps), processes }
+    Subject { host: "node-1".to_owned(), level: Some(Level::Steps), processes, recording: None }
 }
 
 /// GPU 1 is another job's.
@@ -61,12 +64,19 @@ fn readings() -> [Snapshot; 2] {
     })
 }
 
+/// What is shown after some refreshes: in the last 2 s each rank did as many ops as in [`readings`].
 fn state() -> State {
     let mut state = State::new(Shape { sort: Sort::Ops, is_grouped: true, ..Shape::default() });
-    for reading in readings() {
+    let ops = [[1; 4], [6; 4], [16; 4], [26; 4], [36, 36, 46, 36]];
+    for (seconds, ops) in [0, 6, 12, 18, 20].into_iter().zip(ops) {
+        let reading = Snapshot { at_ns: seconds * SECOND + 1, statistics: job(ops), gpus: gpus() };
         state.take(reading, &subject());
     }
     state
+}
+
+fn between(before: &Snapshot, now: &Snapshot) -> Rates {
+    Rates::of_one_interval(before, before, now)
 }
 
 /// Presses keys. Returns whether the last one ends the view.
@@ -94,7 +104,7 @@ fn screen(state: &State, width: u16, height: u16) -> Vec<String> {
 #[test]
 fn rates_are_of_the_time_between_and_totals_of_all() {
     let [before, now] = readings();
-    let rates = Rates::between(&before, &now);
+    let rates = between(&before, &now);
     assert!((rates.interval_s - 2.0).abs() < 1e-9);
     let seen: Vec<(u64, f64, f64)> =
         rates.ranks.iter().map(|rank| (rank.ops, rank.ops_per_s, rank.bytes_per_s)).collect();
@@ -105,7 +115,7 @@ fn rates_are_of_the_time_between_and_totals_of_all() {
 #[test]
 fn the_rank_that_others_wait_for_is_marked_and_no_other() {
     let [before, now] = readings();
-    let lags: Vec<Option<Lag>> = Rates::between(&before, &now).ranks.iter().map(|rank| rank.lag).collect();
+    let lags: Vec<Option<Lag>> = between(&before, &now).ranks.iter().map(|rank| rank.lag).collect();
     assert_eq!(lags, [None, Some(Lag::WaitedFor(5 * SECOND)), None, None]);
 }
 
@@ -121,7 +131,7 @@ fn a_rank_that_has_not_launched_what_others_had_a_refresh_ago_is_behind() {
         Snapshot { at_ns: seconds * SECOND, statistics: statistics.snapshot(), gpus: Vec::new() }
     };
     let lags = |before, now| -> Vec<Option<Lag>> {
-        Rates::between(&before, &now).ranks.iter().map(|rank| rank.lag).collect()
+        between(&before, &now).ranks.iter().map(|rank| rank.lag).collect()
     };
     let healthy = lags(reading(1, [50, 49, 50]), reading(2, [70, 69, 68]));
     assert_eq!(healthy, [None; 3], "jitter is no lag");
@@ -187,7 +197,7 @@ fn keys_sort_filter_freeze_and_change_the_view() {
     press(&mut state, "f");
     let frozen = screen(&state, 80, 24);
     assert!(frozen[1].contains("FROZEN"));
-    state.take(Snapshot { at_ns: 5 * SECOND, statistics: job([90; 4]), gpus: Vec::new() }, &subject());
+    state.take(Snapshot { at_ns: 25 * SECOND, statistics: job([90; 4]), gpus: Vec::new() }, &subject());
     assert_eq!(screen(&state, 80, 24), frozen);
 
     press(&mut state, "/");
@@ -228,7 +238,7 @@ fn rows_stand_by_job_communicator_and_rank_and_stay_there() {
         process.member.named = Some(format!("job-{pod}"));
     }
     let of = |busy: [u64; 6]| -> Vec<(String, String, String)> {
-        let rates = Rates::between(&reading(0, [1; 6]), &reading(2, busy));
+        let rates = between(&reading(0, [1; 6]), &reading(2, busy));
         let rows = rows(&rates, &subject, &Shape::default());
         rows.into_iter().map(|row| (row.job, row.comm[16..].to_owned(), row.rank)).collect()
     };
