@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{CommunicatorReport, DumpReport, ProcessId, ProcessReport, RankReport};
-use flow::text::joined;
+use flow::text::name_ranks;
 use torch::flight_recorder::{
     Dump, Entry, Function, GlobalRanks, GroupStatus, Operation, Places, ProcessGroup,
 };
@@ -152,12 +152,12 @@ fn add(
         }
     }
     if !unknown.is_empty() {
-        let ranks = joined(unknown.iter().take(16), ", ");
-        let more = if unknown.len() > 16 { ", …" } else { "" };
+        let ranks: Vec<u32> = unknown.iter().copied().collect();
         made.notes.push(format!(
-            "communicator {}: ranks {ranks}{more} launched collectives whose functions are not known: these \
+            "communicator {}: {ranks} launched collectives whose functions are not known: these \
              have no entries",
-            communicator.comm_hash
+            communicator.comm_hash,
+            ranks = name_ranks(&ranks)
         ));
     }
 }
@@ -343,7 +343,7 @@ mod tests {
         let found = entries(&report);
         assert!(found.iter().all(|(_, entries)| entries.is_empty()) && found.len() == 3, "{found:?}");
         let notes = recorder_dumps(&report).notes;
-        assert!(notes.iter().any(|note| note.contains("ranks 0 launched")), "{notes:?}");
+        assert!(notes.iter().any(|note| note.contains("rank 0 launched")), "{notes:?}");
         // Rank 2 was not read, and the others' ranks in the job are not those of the communicator.
         report.communicators[0].ranks.pop();
         let made = recorder_dumps(&report);

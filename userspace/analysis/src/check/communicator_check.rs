@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
 };
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde::Serialize;
 
 use super::{
@@ -182,10 +182,8 @@ pub fn check_jobs(dirs: &[PathBuf], jobs: &[String], progress: ReadingProgress<'
         slow.append(&mut checked.slow);
         communicators.extend(checked.complete());
     }
-    if communicators.is_empty() && !jobs.is_empty() {
-        let known = Jobs::of(&sources(dirs)?);
-        let known: Vec<&str> = known.names().into_iter().collect();
-        bail!("nothing of job {} was recorded; jobs here: {}", jobs.join(", "), known.join(", "));
+    if communicators.is_empty() {
+        Jobs::of(&sources(dirs)?).ensure_has(jobs)?;
     }
     Ok(CheckReport::new(dirs.to_vec(), communicators, slow, notes))
 }

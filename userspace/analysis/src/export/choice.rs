@@ -27,20 +27,26 @@ pub struct Choice {
     pub exact: bool,
 }
 
-/// Ranks, written as `3` or `0-7`.
+/// Ranks, written as `3`, `0-7`, or several of these with commas or spaces between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RankRange(RangeInclusive<i32>);
+pub struct RankRange(Vec<RangeInclusive<i32>>);
 
 impl FromStr for RankRange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let number = |text: &str| text.trim().parse::<u32>().ok().and_then(|rank| i32::try_from(rank).ok());
-        match (number(first), number(last)) {
-            (Some(first), Some(last)) if first <= last => Ok(Self(first..=last)),
-            _ => Err(format!("`{text}` is neither a rank nor a range of ranks: give 3 or 0-7")),
-        }
+        let wrong = |text: &str| format!("`{text}` is neither a rank nor a range of ranks: give 3 or 0-7");
+        let number = |text: &str| text.parse::<u32>().ok().and_then(|rank| i32::try_from(rank).ok());
+        let range = |text: &str| {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            match (number(first), number(last)) {
+                (Some(first), Some(last)) if first <= last => Ok(first..=last),
+                _ => Err(wrong(text)),
+            }
+        };
+        let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
+        let ranges = words.map(range).collect::<Result<Vec<_>, _>>()?;
+        if ranges.is_empty() { Err(wrong(text)) } else { Ok(Self(ranges)) }
     }
 }
 
@@ -192,7 +198,8 @@ impl SourceChoice {
     }
 
     fn takes_rank(&self, rank: i32) -> bool {
-        self.ranks.is_empty() || self.ranks.iter().any(|range| range.0.contains(&rank))
+        self.ranks.is_empty()
+            || self.ranks.iter().flat_map(|ranks| &ranks.0).any(|range| range.contains(&rank))
     }
 }
 

@@ -3,9 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anyhow::{Result, ensure};
 use flow::{
     identity::{JobMember, job_names},
     schema::comm_hash_of_name,
+    text::joined,
 };
 
 use super::source::Source;
@@ -23,6 +25,19 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
+    /// Fails where none of the jobs that were asked for is there, and says which are.
+    pub(crate) fn ensure_has(&self, asked: &[String]) -> Result<()> {
+        let known = self.names();
+        let is_known = |job: &String| known.contains(job.as_str());
+        ensure!(
+            asked.is_empty() || asked.iter().any(is_known),
+            "nothing of job {} was recorded; jobs here: {}",
+            asked.join(", "),
+            joined(&known, ", ")
+        );
+        Ok(())
+    }
+
     pub(crate) fn of(sources: &[Source]) -> Self {
         let mut members: BTreeMap<(usize, u32), JobMember<(usize, u32)>> = BTreeMap::new();
         let mut ranks: Vec<((usize, u32), i64)> = Vec::new();

@@ -1,8 +1,9 @@
 //! An export from beginning to end.
 
 use std::{
+    fs,
     io::Write as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -113,11 +114,15 @@ impl SourceReport {
 /// Makes the files that are asked for. If this fails before there is a file, there is no new folder either.
 pub fn export(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Exported> {
     let output = options.output.clone();
-    let is_new = !output.exists();
+    let is_there = |path: &Path| path.as_os_str().is_empty() || path.exists();
+    let new: Vec<PathBuf> = output.ancestors().take_while(|path| !is_there(path)).map(Into::into).collect();
     let exported = make_files(options, progress);
-    if exported.is_err() && is_new {
-        // A folder that has files stays: this removes empty ones only.
-        let _ = std::fs::remove_dir(&output);
+    if exported.is_err() && !new.is_empty() {
+        // Folders that have files stay: this removes empty ones only.
+        let of_jobs = fs::read_dir(&output).into_iter().flatten().flatten().map(|entry| entry.path());
+        for folder in of_jobs.chain(new) {
+            let _ = fs::remove_dir(folder);
+        }
     }
     exported
 }
@@ -195,6 +200,7 @@ impl Chosen {
         let spans = sources.iter().filter_map(Source::wall_span_ns);
         let span = spans.reduce(|(first, last), (begin, end)| (first.min(begin), last.max(end)));
         let jobs = Jobs::of(&sources);
+        jobs.ensure_has(&choice.jobs)?;
         let choices = sources
             .iter()
             .enumerate()

@@ -196,6 +196,7 @@ fn write_flight_recorder(report: &DumpReport, prefix: &Path) -> Result<()> {
         files.write((*rank).into(), &dump.entries, &dump.groups, dump.comm_lib_version.as_deref())?;
         entries += dump.entries.len();
     }
-    tell!("{entries} entries of {} written to {}", counted(ranks.len(), "rank"), prefix.display());
+    let entries = if entries == 1 { "1 entry".to_owned() } else { format!("{entries} entries") };
+    tell!("{entries} of {} written to {}", counted(ranks.len(), "rank"), prefix.display());
     Ok(())
 }

@@ -13,12 +13,11 @@ impl std::str::FromStr for Pids {
 
     /// Parses `4242,4243`, also with spaces and ends of lines, as `pgrep` prints them.
     fn from_str(text: &str) -> Result<Self, String> {
-        let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
         let pid = |word: &str| match word.parse() {
             Ok(0) | Err(_) => Err(format!("`{word}` is no PID: give numbers, as 4242,4243")),
             Ok(pid) => Ok(pid),
         };
-        let pids: Vec<u32> = words.map(pid).collect::<Result<_, _>>()?;
+        let pids: Vec<u32> = words(text).map(pid).collect::<Result<_, _>>()?;
         if pids.is_empty() {
             return Err(
                 "no PID is given: if a command in $(…) should give them, it found no process".to_owned()
@@ -63,6 +62,25 @@ pub(super) fn size_from(least: u64, alone: u64) -> impl Fn(&str) -> Result<u64, 
     }
 }
 
+/// Makes a parser of a size in whole MiB, from `least` to `most` of them; a number alone counts MiB.
+pub(super) fn mebibytes(least: u32, most: u32) -> impl Fn(&str) -> Result<u32, String> + Clone {
+    move |text| {
+        let mebibytes = u32::try_from(size(text, 1 << 20)?.div_ceil(1 << 20)).unwrap_or(u32::MAX);
+        let is_within = (least..=most).contains(&mebibytes);
+        if is_within { Ok(mebibytes) } else { Err(format!("must be from {least}M to {most}M")) }
+    }
+}
+
+/// Parses a size in bytes; a number alone counts bytes.
+pub(super) fn byte_count(text: &str) -> Result<u64, String> {
+    size(text, 1)
+}
+
+/// Splits a list at commas, spaces and ends of lines.
+pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty())
+}
+
 fn size(text: &str, alone: u64) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no size: give 500M, 1.5G or 2T");
     let digits = text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
@@ -104,6 +122,14 @@ mod tests {
             assert!(text.parse::<Pids>().unwrap_err().contains("is no PID"), "{text}");
         }
         assert!("\n".parse::<Pids>().unwrap_err().contains("found no process"));
+    }
+
+    #[test]
+    fn sizes_are_read_alike_whatever_a_number_alone_counts() {
+        let read = ["16", "16M", "16MiB", "0.5G", "1000K"].map(|text| mebibytes(1, 1024)(text).unwrap());
+        assert_eq!(read, [16, 16, 16, 512, 1]);
+        assert!(mebibytes(1, 1024)("0").is_err() && mebibytes(1, 1024)("2G").is_err());
+        assert_eq!(["0", "64K", "1M"].map(|text| byte_count(text).unwrap()), [0, 64 << 10, 1 << 20]);
     }
 
     #[test]

@@ -64,6 +64,8 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<Exit> {
         quiet: args.quiet,
         is_verbose: args.verbose,
         libraries: BTreeSet::new(),
+        joined: Vec::new(),
+        is_recording: false,
         output: output.clone(),
         why_removed: if args.disk.max_age.is_some() {
             " (--max-size, --max-age)"
@@ -124,6 +126,9 @@ struct Console {
     is_verbose: bool,
     /// Those that were named with their paths.
     libraries: BTreeSet<LibraryId>,
+    /// Further processes with these that came before the recording began; they are named together.
+    joined: Vec<String>,
+    is_recording: bool,
     output: Option<PathBuf>,
     /// Why the oldest of the output is removed.
     why_removed: &'static str,
@@ -148,6 +153,14 @@ impl Console {
             Notice::NotCached(why) => tell!("struct layouts could not be kept for the next run: {why}"),
             Notice::Found(setup) => found(setup, self.is_verbose),
             Notice::Recording { probes } => {
+                self.is_recording = true;
+                let joined = std::mem::take(&mut self.joined);
+                if !joined.is_empty() {
+                    let names = text::joined(joined.iter().take(MAX_NAMED), ", ");
+                    let more = if joined.len() > MAX_NAMED { " …" } else { "" };
+                    let processes = text::counted(joined.len(), "more process");
+                    tell!("{processes} with a library that is named above: {names}{more}");
+                }
                 let to = self.output.as_ref().map_or_else(
                     || "recording to no files".to_owned(),
                     |output| format!("recording to {}", output.display()),
@@ -156,12 +169,15 @@ impl Console {
             }
             Notice::TargetExited { pid } => tell!("process {pid} exited"),
             Notice::Joined { process, library } => {
-                let process = format!("process {}", named(process));
+                let name = named(process);
+                let process = format!("process {name}");
                 let has_room = self.libraries.len() < MAX_LIBRARIES;
                 if self.is_verbose || !has_room || self.libraries.insert(library.file.id) {
                     using(library, &process);
-                } else {
+                } else if self.is_recording {
                     tell!("{process}: NCCL {}, the same library as above", version_of(library));
+                } else {
+                    self.joined.push(name);
                 }
             }
             Notice::WindowRemoved(folder) => tell!("removed{}: {folder}", self.why_removed),

@@ -16,7 +16,7 @@ use trace::{
 use clap::Args;
 
 use super::{
-    quantities::{Pids, each, seconds},
+    quantities::{Pids, each, mebibytes, seconds},
     record_groups::{Auto, DiskArgs, SamplingArgs, WhoArgs, WindowArgs, auto_or, metrics_address},
     shared_args::{DebugArgs, FilterArgs, LIBRARY},
 };
@@ -185,11 +185,11 @@ pub struct RecordArgs {
     #[arg(long, default_value = "auto", value_parser = auto_or::<BufferKind>(AUTO_BUFFER))]
     pub buffer: Auto<BufferKind>,
 
-    /// The kernel's buffers, all together, in MiB
+    /// The kernel's buffers, all together (a number alone counts MiB)
     ///
     /// The part of each process (perf: of each CPU) is rounded up to a power of two.
     #[arg(help_heading = TRACING, hide_long_help = true)]
-    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = mebibytes(1, 1024))]
     pub buffer_size: u32,
 
     /// How probes are attached
@@ -197,11 +197,11 @@ pub struct RecordArgs {
     #[arg(long, default_value = "auto", value_parser = auto_or::<LinkKind>(AUTO_LINKS))]
     pub links: Auto<LinkKind>,
 
-    /// Records that may wait to be written into the recording, in MiB
+    /// Records that may wait to be written into the recording (a number alone counts MiB)
     ///
     /// When that is full, records are dropped and counted.
     #[arg(help_heading = TRACING, hide_long_help = true)]
-    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = mebibytes(1, 4096))]
     pub queue_size: u32,
 
     /// Folder of layouts that earlier recordings resolved [default: /var/cache/ncclflow/layouts for root]

@@ -13,7 +13,7 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 
-use super::quantities::{seconds, seconds_from, size_from};
+use super::quantities::{byte_count, seconds, seconds_from, size_from, words};
 use flow::model::Sampling;
 
 /// Choice of ops whose messages are measured.
@@ -35,7 +35,7 @@ pub struct SamplingArgs {
     ///
     /// Also those of unknown size: before NCCL 2.23 all but reductions and reduce-scatters.
     #[arg(help_heading = "With --level steps", hide_long_help = true)]
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = byte_count)]
     pub min_bytes: u64,
 }
 
@@ -48,7 +48,7 @@ impl SamplingArgs {
 /// Parses a list of numbers and ranges into a bit for each channel.
 fn channels(text: &str) -> Result<u64, String> {
     let mut channels = 0;
-    for part in text.split(',') {
+    for part in words(text) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let number = |text: &str| {
             let number = text.trim().parse::<u32>().ok().filter(|number| *number < 64);

@@ -62,8 +62,15 @@ pub struct FilterArgs {
     pub comm: Vec<String>,
 
     /// Only processes that use this NCCL: 2.27, or 2.27.5
-    #[arg(help_heading = FILTERS, hide_long_help = true, hide_short_help = true, long, value_name = "VERSION", value_delimiter = ',')]
+    #[arg(help_heading = FILTERS, hide_long_help = true, hide_short_help = true, long, value_name = "VERSION", value_delimiter = ',', value_parser = version)]
     pub nccl_version: Vec<String>,
+}
+
+/// Parses a version, or the beginning of one.
+fn version(text: &str) -> Result<String, String> {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_version = text.split('.').count() <= 3 && text.split('.').all(is_number);
+    is_version.then(|| text.to_owned()).ok_or_else(|| format!("`{text}` is no version: give 2.27, or 2.27.5"))
 }
 
 impl FilterArgs {

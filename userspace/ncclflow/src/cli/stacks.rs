@@ -132,11 +132,11 @@ pub struct StacksArgs {
     /// Only what was launched from this time of the trace on, in ns
     ///
     /// With --duration; whatever --function-name says.
-    #[arg(help_heading = WINDOW, long, value_name = "NS", requires = "duration", allow_negative_numbers = true)]
+    #[arg(help_heading = WINDOW, long, value_name = "NS", requires = "duration", allow_negative_numbers = true, value_parser = nanoseconds::<i64>)]
     pub start_ts: Option<i64>,
 
     /// For so long, in ns
-    #[arg(help_heading = WINDOW, long, value_name = "NS", requires = "start_ts")]
+    #[arg(help_heading = WINDOW, long, value_name = "NS", requires = "start_ts", value_parser = nanoseconds::<u64>)]
     pub duration: Option<u64>,
 
     /// As JSON
@@ -404,11 +404,18 @@ fn write_out(path: Option<&Path>, bytes: &[u8], is_binary: bool) -> Result<()> {
         bail!("`{shown}` exists and is not a regular file: give another name, or a pipe instead of --output");
     }
     let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    OutputDir::open(folder)?
+    OutputDir::open_or_create(folder)?
         .replace_file(Share::Free, name, |file| file.write_all(bytes))
         .with_context(|| format!("writing `{shown}`"))?;
     tell!("Results written to: {shown}");
     Ok(())
+}
+
+/// Parses a time of a trace.
+fn nanoseconds<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| {
+        format!("`{text}` is no number of nanoseconds: times of a trace are given as it has them")
+    })
 }
 
 #[cfg(test)]

@@ -10,10 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use flow::text::{column_widths, counted, cut_right, joined, number, plain};
-use inspect::gpu::{self, GpuSamples};
+use inspect::{
+    gpu::{self, GpuSamples},
+    process::denied_remedy,
+    resolver::{self, Unseen},
+};
 use trace::{
     health::{Health, Subject},
     record::StopHandle,
@@ -36,10 +40,9 @@ use super::{
 };
 
 #[derive(Clone, Debug, Args)]
-#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "all"]))]
 #[command(after_help = "\
 Examples:
-  ncclflow watch --all                    every job of this host: a line a
+  ncclflow watch                          every job of this host: a line a
                                           minute, and alerts
   ncclflow watch -p $(pgrep -d, -f train.py) --table
   ncclflow watch --all --metrics 9690 --dump-to /var/lib/ncclflow/dumps
@@ -168,7 +171,14 @@ pub(super) fn run(args: &WatchArgs) -> Result<Exit> {
         Ok((metrics, server))
     });
     let (metrics, server) = metrics.transpose()?.unzip();
+    if args.recording.level.is_some() && !args.whom.is_given() {
+        bail!("--level sets probes: say in which processes, by -p PID or --all");
+    }
     let recorded = each(&args.whom.pids);
+    let is_denied = |pid: &u32| matches!(resolver::look(*pid), Err(Unseen::Denied));
+    if !recorded.is_empty() && recorded.iter().all(is_denied) {
+        bail!("cannot inspect {}: {}", counted(recorded.len(), "process"), denied_remedy());
+    }
     let recording = args.recording.start(&recorded)?;
     let args = args.clone();
     let work = move |stop: &StopHandle| {

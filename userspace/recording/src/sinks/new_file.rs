@@ -29,7 +29,7 @@ impl NewFile {
             _ => Path::new("."),
         };
         if std::fs::symlink_metadata(path).is_ok() {
-            bail!("`{}` exists: give -o another name; {hint}", path.display());
+            bail!("`{}` exists: {hint}", path.display());
         }
         let made = Self::within(&OutputDir::open_or_create(folder)?, name.to_owned());
         made.with_context(|| format!("making `{}` (-o FILE gives another place)", path.display()))

@@ -11,7 +11,7 @@ use flate2::bufread::GzDecoder;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 
 use super::{
-    event::{Consumer, LeftOut},
+    event::{Consumer, LeftOut, explained},
     json, perfetto,
 };
 
@@ -53,11 +53,7 @@ impl TraceFile {
         let status = fstat(&file).with_context(|| format!("looking at `{}`", path.display()))?;
         match FileType::from_raw_mode(status.st_mode) {
             FileType::RegularFile => {}
-            FileType::Directory => bail!(
-                "`{}` is a folder: `stacks` reads traces of profilers only, which are files; it does not read \
-                 recordings yet",
-                path.display()
-            ),
+            FileType::Directory => bail!("`{}` is a folder: a trace of a profiler is a file", path.display()),
             _ => bail!(
                 "`{}` is not a regular file: a trace may have to be read twice; write it to a file first",
                 path.display()
@@ -104,7 +100,8 @@ impl TraceFile {
         let mut plain =
             unpacked(Watched { file: &self.file, read: 0, of_bytes: self.bytes, next: PROGRESS, progress })?;
         let mut head = Vec::new();
-        plain.by_ref().take(HEAD).read_to_end(&mut head)?;
+        let read = plain.by_ref().take(HEAD).read_to_end(&mut head);
+        read.map_err(|error| explained(error, 0, "events"))?;
         let format = format_of(&head)?;
         let whole = head.as_slice().chain(plain);
         match format {
@@ -151,8 +148,13 @@ impl<R: BufRead> Read for Members<R> {
                 }
                 rest.consume(zeros);
             }
-            if !rest.fill_buf()?.is_empty() {
-                self.member = Some(GzDecoder::new(rest));
+            match rest.fill_buf()? {
+                [] => {}
+                [0x1f, ..] => self.member = Some(GzDecoder::new(rest)),
+                _ => {
+                    let what = "something that is not compressed follows the compressed trace";
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+                }
             }
         }
         Ok(0)

@@ -137,9 +137,9 @@ impl TraceOutput {
         }
         let beside = beside.iter().map(|path| Beside::open(path)).collect::<Result<Vec<_>>>()?;
         let hint = if beside.is_empty() {
-            "-f perfetto writes one new file, as job.pftrace"
+            "give another name, or remove it; -f perfetto writes one new file"
         } else {
-            "-f perfetto --manifest writes one new archive, as job.tar"
+            "give another name, or remove it; -f perfetto --manifest writes one new archive, as job.tar"
         };
         let file = NewFile::create(path, hint)?;
         // Headers of an archive are written last, which a compressed file does not allow.

@@ -178,7 +178,11 @@ impl<'de> Visitor<'de> for Document<'_, '_> {
         while let Some(key) = map.next_key()? {
             match key {
                 Key::TraceEvents => {
-                    self.0.is_trace = true;
+                    if std::mem::replace(&mut self.0.is_trace, true) {
+                        return Err(A::Error::custom(
+                            "`traceEvents` is there twice: which is meant is not known",
+                        ));
+                    }
                     map.next_value_seed(EventList { events: self.0, is_whole: false })?;
                 }
                 Key::BaseTimeNanoseconds => {
