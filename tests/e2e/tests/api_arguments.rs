@@ -111,7 +111,7 @@ fn libraries_with_layouts_and_without_side_by_side() {
     let mut recorder = Recorder::start_all(&world.ncclflow, &out, &["--level", "api"]).unwrap();
     // Where there is much to look at, it begins before it has seen all processes.
     for pid in world.bed.ready.pids.iter().chain(&known.bed.ready.pids) {
-        recorder.hear(&format!("process {pid} (ncclflow-bed): NCCL ")).unwrap();
+        recorder.hear(&format!("{pid} (ncclflow-bed)")).unwrap();
     }
     world.bed.go().unwrap();
     known.run();

@@ -97,7 +97,7 @@ fn processes_of_the_node_have_their_ends_in_the_recording() {
     // Where there is much to look at, it begins before it has seen all processes.
     let pids = world.bed.ready.pids.clone();
     for pid in &pids {
-        recorder.hear(&format!("process {pid} (ncclflow-bed): NCCL ")).unwrap();
+        recorder.hear(&format!("{pid} (ncclflow-bed)")).unwrap();
     }
     world.run();
     for pid in &pids {

@@ -191,6 +191,7 @@ impl Target {
         options: &DumpOptions,
         progress: &mut dyn FnMut(&Progress<'_>),
     ) -> Self {
+        let process = process.by_live_thread();
         let report = ProcessReport {
             host: host_name(),
             pid: process.pid(),

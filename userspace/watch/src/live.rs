@@ -91,7 +91,12 @@ impl Processes {
             if !is_live {
                 ended.push(*key);
             }
-            self.unread += usize::from(is_live && read.is_err());
+            if is_live && read.is_err() {
+                self.unread += 1;
+                if live.watched.process().needs_another_thread() {
+                    again(key.pid);
+                }
+            }
             if let Ok(counts) = &read
                 && is_live
             {

@@ -304,6 +304,20 @@ mod tests {
     }
 
     #[test]
+    fn what_only_gpus_tell_comes_after_what_counters_tell() {
+        let of_kind = |hash, kind, culprit| {
+            let mut one = communicator(hash, State::Stuck, &[culprit], &[0]);
+            one.verdict.kind = Some(kind);
+            one
+        };
+        let job = over(&[of_kind("A", Kind::GpuIdle, 2), of_kind("B", Kind::NotJoined, 1)], &[]).unwrap();
+        assert_eq!(
+            (job.kind, &*job.communicators),
+            (Some(Kind::NotJoined), &["B".to_owned(), "A".to_owned()][..])
+        );
+    }
+
+    #[test]
     fn a_job_that_waits_for_nobody_says_so() {
         assert_eq!(over(&[], &[]), None);
         let job = over(&[communicator("A", State::Healthy, &[], &[])], &[]).unwrap();

@@ -68,6 +68,22 @@ impl Process {
         Ok(Self { pid, live_thread, pidfd, namespace_pids, name })
     }
 
+    /// Tells whether the first thread has ended since the process was opened, and the process lives on.
+    pub fn needs_another_thread(&self) -> bool {
+        let has_ended =
+            || read_text(proc_path(self.pid).join("status")).is_ok_and(|status| has_ended(&status));
+        !self.has_lost_its_first_thread() && !self.has_exited() && has_ended()
+    }
+
+    /// Takes the process by a thread that lives.
+    #[must_use]
+    pub fn by_live_thread(mut self) -> Self {
+        if self.needs_another_thread() {
+            self.live_thread = other_thread(self.pid).unwrap_or(self.pid);
+        }
+        self
+    }
+
     pub fn pid(&self) -> u32 {
         self.pid
     }
