@@ -296,6 +296,15 @@ impl<'a> Case<'a> {
         else {
             return;
         };
+        if verdict.kind == Some(Kind::NotJoined) {
+            // A rank that has not come to the operation either can wait for them in the one before.
+            let is_halted = |rank: &u32| self.kind_of_halted(&[*rank]).is_some();
+            let (halted, others): (Vec<u32>, Vec<u32>) =
+                verdict.culprits.iter().partition(|rank| is_halted(rank));
+            verdict.culprits = halted;
+            verdict.victims.extend(others);
+            verdict.victims.sort_unstable();
+        }
         verdict.kind = Some(kind);
         let halted = verdict.culprits.iter().filter_map(|rank| self.ranks.get(rank)?.halted_sentence());
         let new: Vec<String> = halted.filter(|sentence| !verdict.evidence.contains(sentence)).collect();

@@ -76,6 +76,22 @@ fn a_stopped_process_is_the_cause_whatever_its_ops_look_like() {
     check(&judge(&ranks, &[]), State::Stuck, &[3], &[0, 1, 2], "process 103 is in state T");
 }
 
+/// Rank 3 is still in the operation before, which it cannot end without rank 2.
+#[test]
+fn a_rank_that_is_behind_because_of_a_stopped_one_is_not_the_cause() {
+    let mut ranks =
+        [5, 5, 4, 4].into_iter().zip(0..).map(|(launched, number)| over_nvlink(number, launched, None));
+    let mut ranks: [RankReport; 4] = std::array::from_fn(|_| ranks.next().unwrap());
+    let both = judge(&ranks, &[]);
+    assert_eq!((both.kind, &*both.culprits), (Some(Kind::NotJoined), &[2, 3][..]));
+    ranks[2].process_state = ProcessState::Stopped;
+    let verdict = judge(&ranks, &[]);
+    assert_eq!(
+        (verdict.kind, &*verdict.culprits, &*verdict.victims),
+        (Some(Kind::Stopped), &[2][..], &[0, 1, 3][..])
+    );
+}
+
 #[test]
 fn a_rank_that_was_just_stopped_is_named_at_once_whatever_else_is_seen() {
     let said = "rank 1 is stopped: process 101 is in state T";
