@@ -97,6 +97,8 @@ fn build(root: &Path, arch: &str, sysroot: &Path) -> Result<PathBuf> {
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env("CARGO_TARGET_DIR", &target_dir)
+        // Built in parts it is another object.
+        .env("CARGO_INCREMENTAL", "0")
         .env_remove("RUSTUP_TOOLCHAIN")
         // Replaces the workspace's own, of .cargo/config.toml.
         .env("RUSTC", sysroot.join("bin/rustc"))
