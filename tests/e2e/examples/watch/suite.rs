@@ -25,9 +25,9 @@ const IN_TIME: Duration = Duration::from_secs(13);
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Time for which nothing may be said where nothing is wrong, or nothing tells what.
 const QUIET: Duration = Duration::from_secs(30);
-/// Kinds that may go on, once in some seconds: a rank with a thousandth of a processor, over shared memory. What moves is no
-/// `hang`, and `slower` tells of it where it knows five minutes of the job's past.
-const MAY_MOVE: [&str; 1] = ["starved"];
+/// Kinds that may go on, once in some seconds: a rank with a thousandth of a processor. What moves is no `hang`, and `slower`
+/// tells of it where it knows five minutes of the job's past.
+const MAY_MOVE: [&str; 2] = ["starved", "starved-sockets"];
 /// Time for which no second alert may begin.
 const NO_SECOND: Duration = Duration::from_secs(8);
 
