@@ -173,9 +173,14 @@ fn a_file_is_written_whole_and_nothing_else_is_replaced() {
     assert_eq!(fs::read_to_string(&path).unwrap(), written(&kineto("ddp"), &arguments[..2]).0);
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
-    for other in [&link, &folder.path().to_path_buf(), &folder.path().join("no/folder")] {
+    for other in [&link, &folder.path().to_path_buf()] {
         let arguments = to(other);
         refused(&kineto("ddp"), &arguments.iter().map(String::as_str).collect::<Vec<_>>(), 1);
     }
     assert!(link.is_symlink());
+    // A folder that is not there is made.
+    let path = folder.path().join("new/folder/out.txt");
+    let arguments = to(&path);
+    written(&kineto("ddp"), &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(path.exists());
 }
