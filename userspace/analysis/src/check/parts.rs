@@ -1,16 +1,11 @@
 //! Groups folders that are analysed together. A folder with windows is analysed window by window, in their
 //! order; windows of several hosts that were open at the same time belong together.
 
-use crate::export::recordings_in;
+use crate::export::{ensure_each_once, recordings_in};
 use recording::sinks::{OutputDir, read_session, window_folders};
-use std::{
-    collections::BTreeSet,
-    fs,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 
 /// Folders whose ranks belong together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,10 +53,8 @@ impl Window {
 /// Groups folders. Those without windows are one part, which comes first.
 pub(super) fn parts(folders: &[PathBuf]) -> Result<Vec<Part>> {
     let (mut plain, mut groups) = (Vec::new(), Vec::<Vec<Window>>::new());
-    let mut seen = BTreeSet::new();
+    ensure_each_once(folders)?;
     for folder in folders {
-        let about = fs::metadata(folder).with_context(|| format!("looking at `{}`", folder.display()))?;
-        ensure!(seen.insert((about.dev(), about.ino())), "`{}` is given twice", folder.display());
         let dir = OutputDir::open_to_read(folder)?;
         let names = window_folders(&dir)?;
         if names.is_empty() {

@@ -83,12 +83,12 @@ fn write_rank(
         std::iter::once(HEADINGS.map(str::to_owned)).chain(links.iter().map(|link| cells(link))).collect();
     let widths = column_widths(&rows);
     let is_measured = links.iter().any(|link| link.bandwidth.is_some() || link.message.is_some());
-    let columns = if is_measured { HEADINGS.len() } else { MEASURED };
+    let columns = if is_measured { HEADINGS.len() - 1 } else { MEASURED };
     let lines: Vec<(String, &String)> = rows
         .iter()
         .map(|row| {
             let mut line = String::new();
-            for (column, (cell, width)) in row.iter().zip(widths).take(columns.min(8)).enumerate() {
+            for (column, (cell, width)) in row.iter().zip(widths).take(columns).enumerate() {
                 let text = match column {
                     0 | 2 => format!("  {cell:width$}"),
                     _ => format!("  {cell:>width$}"),
@@ -105,11 +105,9 @@ fn write_rank(
     // Where there is no room, what is waited for has a line of its own.
     let between = if lines.iter().any(is_long) { "\n      " } else { "  " };
     for (line, waits) in lines {
-        match waits.as_str() {
-            "" => writeln!(out, "{}", line.trim_end())?,
-            _ if !is_measured => writeln!(out, "{}", line.trim_end())?,
-            waits => writeln!(out, "{}{between}{waits}", line.trim_end())?,
-        }
+        let (between, waits) =
+            if is_measured && !waits.is_empty() { (between, waits.as_str()) } else { ("", "") };
+        writeln!(out, "{}{between}{waits}", line.trim_end())?;
     }
     if links.len() < rank.links.len() {
         writeln!(out, "  (those with most bytes of {} links; -v shows all)", rank.links.len())?;

@@ -27,6 +27,11 @@ pub struct Choice {
     pub exact: bool,
 }
 
+/// Splits a list at commas, spaces and ends of lines.
+pub fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty())
+}
+
 /// Ranks, written as `3`, `0-7`, or several of these with commas or spaces between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankRange(Vec<RangeInclusive<i32>>);
@@ -44,8 +49,7 @@ impl FromStr for RankRange {
                 _ => Err(wrong(text)),
             }
         };
-        let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
-        let ranges = words.map(range).collect::<Result<Vec<_>, _>>()?;
+        let ranges = words(text).map(range).collect::<Result<Vec<_>, _>>()?;
         if ranges.is_empty() { Err(wrong(text)) } else { Ok(Self(ranges)) }
     }
 }

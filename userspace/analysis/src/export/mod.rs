@@ -32,7 +32,7 @@ mod view;
 mod who;
 
 pub(crate) use call_numbers::CallNumbers;
-pub use choice::{Choice, RankRange};
+pub use choice::{Choice, RankRange, words};
 pub use chosen_rows::RowCounts;
 pub use flight_recorder::RankFiles;
 pub(crate) use jobs::Jobs;
@@ -40,6 +40,7 @@ pub use moment::{Moment, duration, utc_minute};
 pub use ranks::TwiceReport;
 pub(crate) use run::Chosen;
 pub use run::{ExportOptions, Exported, SourceReport, export};
+pub(crate) use source::ensure_each_once;
 pub use source::{Source, recordings_in, sources};
 pub use stacks::trace::Progress as ExportProgress;
 pub use view::{InspectorVersion, ViewOptions};

@@ -1,12 +1,12 @@
 //! Sources of rows: recordings, and what is known of them before they are read.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use flow::{
     recording::Event,
     session::{Level, SessionReport},
@@ -114,21 +114,23 @@ impl Source {
     }
 }
 
+/// Fails where one folder is given twice, under whatever name.
+pub(crate) fn ensure_each_once(paths: &[PathBuf]) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for path in paths {
+        let about = std::fs::metadata(path).with_context(|| format!("looking at `{}`", path.display()))?;
+        ensure!(seen.insert((about.dev(), about.ino())), "`{}` is given twice", path.display());
+    }
+    Ok(())
+}
+
 /// Finds the recordings in these folders, and looks through them. Each can be the folder of a session or a
 /// window, a recording itself, or a folder of such folders: a session with windows, or several hosts. They
 /// come sorted by host and time.
 pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>> {
     let found = paths.iter().map(|path| recordings_in(path)).collect::<Result<Vec<_>>>()?;
     let found: Vec<PathBuf> = found.into_iter().flatten().collect();
-    let mut seen = Vec::new();
-    for path in &found {
-        let about = std::fs::metadata(path).with_context(|| format!("looking at `{}`", path.display()))?;
-        let id = (about.dev(), about.ino());
-        if seen.contains(&id) {
-            bail!("`{}` is given twice", path.display());
-        }
-        seen.push(id);
-    }
+    ensure_each_once(&found)?;
     let mut sources = found.into_iter().map(Source::look).collect::<Result<Vec<_>>>()?;
     sources.sort_by_cached_key(|source| (source.host().to_owned(), source.wall_span_ns()));
     Ok(sources)

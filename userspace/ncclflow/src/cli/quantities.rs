@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use analysis::export::duration;
+use analysis::export::{duration, words};
 
 /// PIDs of one argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,11 +74,6 @@ pub(super) fn mebibytes(least: u32, most: u32) -> impl Fn(&str) -> Result<u32, S
 /// Parses a size in bytes; a number alone counts bytes.
 pub(super) fn byte_count(text: &str) -> Result<u64, String> {
     size(text, 1)
-}
-
-/// Splits a list at commas, spaces and ends of lines.
-pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty())
 }
 
 fn size(text: &str, alone: u64) -> Result<u64, String> {

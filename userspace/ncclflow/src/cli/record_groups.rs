@@ -13,7 +13,8 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 
-use super::quantities::{byte_count, seconds, seconds_from, size_from, words};
+use super::quantities::{byte_count, seconds, seconds_from, size_from};
+use analysis::export::words;
 use flow::model::Sampling;
 
 /// Choice of ops whose messages are measured.
