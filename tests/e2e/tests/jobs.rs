@@ -59,7 +59,9 @@ fn jobs_of_one_host_are_told_apart() {
         assert_eq!(hashes, [&hash(bed)], "{of_job}");
     }
 
-    for (format, of_rank) in [("megatrace", "rank_0.log"), ("chakra", "ncclflow.0.et")] {
+    for (format, of_rank) in
+        [("megatrace", "rank_0.log"), ("chakra", "ncclflow.0.et"), ("flight-recorder", "nccl_trace_rank_0")]
+    {
         let files = folder.path().join(format);
         let mut export = Command::new(&program);
         run(export.args(["export", "-f", format, "-o"]).arg(&files).arg(&out));

@@ -54,6 +54,11 @@ fn a_killed_recording_has_whole_blocks_and_says_that_it_has_no_end() {
     let (first, last) = (time(ops.first()), time(ops.last()));
     assert!(last <= killed_ns && last + 2_500_000_000 > killed_ns, "{first}..{last} of ..{killed_ns}");
     assert!(first + 100_000_000 < last, "of some blocks: {first}..{last}");
+    // Once it is silent for long enough.
+    thread::sleep(Duration::from_secs(6).saturating_sub(Duration::from_nanos(now_ns() - killed_ns)));
+    let table = ncclflow_of("top --once --json --recording", &[&world.out()]).ok();
+    let top: Value = serde_json::from_str(&table.stdout).unwrap();
+    assert!(list(&top["ranks"]).iter().any(|rank| rank["opsPerSecond"].as_f64() > Some(0.0)), "{top:#}");
 }
 
 #[test]

@@ -10,7 +10,8 @@ const SHAPE: Shape = Shape { ranks: 4, processes: true, tree: false };
 
 /// A job that works until it is told to hang.
 fn working(version: &str, workload: &str) -> Option<World> {
-    World::going(version, SHAPE, &format!("--iters 1000000 --interval-ms 20 {workload}")).unwrap()
+    World::going(version, SHAPE, &format!("--iters 1000000 --interval-ms 20 --bytes 4096 {workload}"))
+        .unwrap()
 }
 
 fn watch(world: &World, options: &str) -> Watcher {

@@ -12,7 +12,7 @@ const VERSION: &str = "2.27.5-cu12";
 const RANKS: Shape = Shape { ranks: 4, processes: true, tree: false };
 
 fn working(more: &str) -> Option<World> {
-    World::going(VERSION, RANKS, &format!("--iters 1000000 --interval-ms 20 {more}")).unwrap()
+    World::going(VERSION, RANKS, &format!("--iters 1000000 --interval-ms 20 --bytes 4096 {more}")).unwrap()
 }
 
 fn watch(world: &World, options: &str) -> Watcher {

@@ -347,6 +347,6 @@ mod tests {
         // Rank 2 was not read, and the others' ranks in the job are not those of the communicator.
         report.communicators[0].ranks.pop();
         let made = recorder_dumps(&report);
-        assert!(made.ranks.is_empty() && made.notes[0].contains("its ranks 2 are"), "{:?}", made.notes);
+        assert!(made.ranks.is_empty() && made.notes[0].contains("its rank 2 is"), "{:?}", made.notes);
     }
 }

@@ -95,6 +95,7 @@ mod tests {
             transmitted: done,
             done,
             gpu: None,
+            gpu_ready: None,
             chunk_steps: 4,
             slice_steps: 2,
             still_seconds: 0.0,

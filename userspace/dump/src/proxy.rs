@@ -15,11 +15,12 @@ use inspect::memory::{Memory, ReadError};
 use nccl_library::{
     elf::RuntimeAddr,
     fields::{
-        ArrayField, FieldRef, IntField, MissingField, enums, proxy_args as args, proxy_connection,
+        ArrayField, FieldRef, IntField, MissingField, conn_fifo, enums, proxy_args as args, proxy_connection,
         proxy_state, proxy_sub_args as sub, recv_mem, recv_net_resources, send_mem, send_net_resources,
+        signed,
     },
     layouts::Layouts,
-    nccl::{Direction, NameTables, Pattern, Protocol},
+    nccl::{Direction, FIFO_STEPS, NameTables, Pattern, Protocol},
 };
 
 /// Maximum number of ops, more than a proxy has at a time: it has at most a few per connection.
@@ -44,7 +45,7 @@ const ARGS: [Wanted; 5] = [
     (args::CHUNK_STEPS, true),
     (args::SLICE_STEPS, true),
 ];
-const SUB: [Wanted; 11] = [
+const SUB: [Wanted; 13] = [
     (sub::CONNECTION, true),
     (sub::CHANNEL_ID, true),
     (sub::N_STEPS, true),
@@ -57,6 +58,8 @@ const SUB: [Wanted; 11] = [
     (sub::PEER, true),
     // Versions that have this field keep the peer in the communicator in `PEER`.
     (sub::RANK, false),
+    (sub::REGISTERED, false),
+    (sub::BUFFER_READY, false),
 ];
 pub(super) const CONNECTION: [Wanted; 3] = [
     (proxy_connection::SEND, true),
@@ -73,12 +76,13 @@ pub(super) struct ProxyLayout {
     subs: ArrayField,
     links: Places<5>,
     args: Places<5>,
-    sub: Places<11>,
+    sub: Places<13>,
     connection: Places<3>,
     /// Fields in the resources of a network connection: the pointer to the memory that the GPU writes its
     /// progress to, and the word there.
     send_tail: Option<(IntField, IntField)>,
     recv_head: Option<(IntField, IntField)>,
+    ready: Option<ReadyFlags>,
     net_devs: NetDevs,
     state_none: u64,
     state_ready: u64,
@@ -99,6 +103,7 @@ impl ProxyLayout {
             connection: places::find(CONNECTION, layouts)?,
             send_tail: gpu(send_net_resources::RECV_MEM, recv_mem::TAIL),
             recv_head: gpu(recv_net_resources::SEND_MEM, send_mem::HEAD),
+            ready: ReadyFlags::new(layouts),
             net_devs: NetDevs::new(layouts),
             state_none: enums::OP_NONE.find_unsigned(layouts).unwrap_or(0),
             state_ready: enums::OP_READY.find_unsigned(layouts).unwrap_or(1),
@@ -120,6 +125,38 @@ impl ProxyLayout {
             Direction::Send => self.send_tail,
             Direction::Recv => self.recv_head,
         }
+    }
+}
+
+/// Flags by which a receiver's GPU says that its registered buffer may be written: the sizes in the slots of
+/// the connection's FIFO, -1 until then (src/transport/net.cc, recvProxyProgress).
+#[derive(Clone, Copy, Debug)]
+struct ReadyFlags {
+    /// In the resources of a receiver: pointer to the memory with the FIFO.
+    recv_mem: IntField,
+    /// Offset of the FIFO there, and the bytes of a slot.
+    fifo: (u64, u64),
+    size: IntField,
+}
+
+impl ReadyFlags {
+    fn new(layouts: &Layouts) -> Option<Self> {
+        let fifo = recv_mem::CONN_FIFO.find(layouts)?.offset;
+        Some(Self {
+            recv_mem: recv_net_resources::RECV_MEM.find_int(layouts)?,
+            fifo: (fifo, conn_fifo::STRUCT.size(layouts).ok()?),
+            size: conn_fifo::SIZE.find_int(layouts)?,
+        })
+    }
+
+    /// Reads whether the flag of an op that begins at this FIFO step is set; `None` where that cannot be read.
+    fn is_set(self, memory: Memory<'_>, resources: u64, base: u64) -> Option<bool> {
+        let (fifo, slot_size) = self.fifo;
+        let recv_mem = places::read_one(memory, resources, Some(self.recv_mem)).filter(|at| *at != 0)?;
+        let slot = fifo.checked_add((base % FIFO_STEPS).checked_mul(slot_size)?)?;
+        let at = RuntimeAddr(recv_mem.checked_add(slot)?.checked_add(self.size.offset())?);
+        let copy = memory.gather(&[(at, self.size.size())]).ok()?;
+        Some(signed(&copy)? != -1)
     }
 }
 
@@ -198,7 +235,7 @@ pub(super) fn read(memory: Memory<'_>, layout: &ProxyLayout, proxy: u64) -> Resu
 /// Values of [`LINKS`].
 type Links = [Option<u64>; 5];
 /// Values of [`SUB`].
-type SubValues = [Option<u64>; 11];
+type SubValues = [Option<u64>; 13];
 
 /// Walks once through the list.
 fn walk(
@@ -295,7 +332,7 @@ impl Shared {
     /// Returns the op of a sub with these values of [`SUB`], on a connection with this transport; `None` if
     /// it cannot be one.
     fn op(&self, sub: SubValues, direction: Direction, transport: Option<u64>) -> Option<OpReport> {
-        let [_, channel, nsteps, _, posted, received, flushed, transmitted, done, peer, rank] = sub;
+        let [_, channel, nsteps, _, posted, received, flushed, transmitted, done, peer, rank, ..] = sub;
         let small = |value: Option<u64>| u32::try_from(value?).ok();
         let step = |value: Option<u64>| value.filter(|_| self.begun).unwrap_or(0);
         let is_receive = direction == Direction::Recv;
@@ -323,11 +360,22 @@ impl Shared {
             transmitted: step(transmitted),
             done: step(done),
             gpu: None,
+            gpu_ready: None,
             chunk_steps: self.chunk_steps,
             slice_steps: self.slice_steps,
             still_seconds: 0.0,
         };
         is_sane(&op).then_some(op)
+    }
+
+    /// Tells whether a receive is one that waits for its GPU's word that the registered buffer may be written.
+    fn waits_for_buffer(&self, [.., registered, ready]: SubValues, receive: &OpReport) -> bool {
+        receive.direction == Direction::Recv
+            && receive.begun
+            && receive.posted == 0
+            && self.protocol == Some(Protocol::Simple)
+            && registered.is_some_and(|registered| registered != 0)
+            && ready == Some(0)
     }
 
     /// Tells whether the GPU counts steps in this direction: LL has its flags in the data and writes no tail.
@@ -366,7 +414,7 @@ fn ops_of(
     for ((shared, sub), connection) in subs.iter().zip(places::read_each(memory, &connections)?) {
         let Some([send, transport, resources]) = connection else { return Ok(None) };
         let direction = if send == Some(0) { Direction::Recv } else { Direction::Send };
-        let Some(report) = shared.op(*sub, direction, transport) else { return Ok(None) };
+        let Some(mut report) = shared.op(*sub, direction, transport) else { return Ok(None) };
         if shared.pattern == Some(Pattern::Profiler) {
             continue;
         }
@@ -374,6 +422,11 @@ fn ops_of(
         let resources = resources.filter(|resources| transport == Some(NET) && *resources != 0);
         let counter = layout.gpu_counter(direction).filter(|_| shared.is_counted(direction));
         let places = [layout.net_devs.place(direction), counter.map(|(memory, _)| memory)];
+        if let (Some(flags), Some(resources)) = (layout.ready, resources)
+            && shared.waits_for_buffer(*sub, &report)
+        {
+            report.gpu_ready = flags.is_set(memory, resources, base);
+        }
         resources_of.push(resources.map_or((0, [None; 2]), |resources| (resources, places)));
         counters.push((counter.map(|(_, word)| word), base));
         ops.push(ProxyOp { connection, report });

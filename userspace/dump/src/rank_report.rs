@@ -249,6 +249,10 @@ pub struct OpReport {
     pub done: u64,
     /// The GPU's own count, where its memory can be read: SEND: slots filled; RECV: slots emptied.
     pub gpu: Option<u64>,
+    /// RECV that was not posted, into a buffer that is registered with the network: the GPU has said that the
+    /// buffer may be written (`connFifo[].size`). Null for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_ready: Option<bool>,
     pub chunk_steps: u64,
     pub slice_steps: u64,
     /// Seconds for which the op did not move, over the readings.

@@ -134,7 +134,7 @@ type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], Option<i32>, &'a str);
 fn options_of_record_come_from_the_environment() {
     let there_is_none = format!("there is no process {NOBODY}");
     let usage = Some(2);
-    let cases: [Case<'_>; 9] = [
+    let cases: [Case<'_>; 10] = [
         (&[("NCCLFLOW_PID", NOBODY)], &[], Some(1), &there_is_none),
         // The command line comes first, also before what it excludes.
         (&[("NCCLFLOW_PID", "x")], &["-p", NOBODY], Some(1), &there_is_none),
@@ -146,6 +146,8 @@ fn options_of_record_come_from_the_environment() {
         (&[("NCCLFLOW_ALL", "maybe")], &[], usage, "NCCLFLOW_ALL"),
         (&[("NCCLFLOW_ALL", "true"), ("NCCLFLOW_PID", "1")], &[], usage, "NCCLFLOW_PID, NCCLFLOW_ALL"),
         (&[("NCCLFLOW_RETURNS", "1")], &["-p", NOBODY], usage, "NCCLFLOW_RETURNS"),
+        // Other tracers start programs.
+        (&[], &["--", "python", "train.py"], usage, "ncclflow starts no program"),
     ];
     for (variables, arguments, code, words) in cases {
         let (found, said) = record(variables, arguments);

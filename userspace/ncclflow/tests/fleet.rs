@@ -155,6 +155,7 @@ fn of_host(host: &str, number: u32, hosts: usize) -> DumpReport {
             transmitted: 0,
             done: 0,
             gpu: None,
+            gpu_ready: None,
             chunk_steps: 4,
             slice_steps: 2,
             still_seconds: 1.0,

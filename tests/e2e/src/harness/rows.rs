@@ -6,6 +6,8 @@ use std::{fs, path::Path};
 
 use serde_json::Value;
 
+use super::schemas;
+
 /// A file of JSON.
 #[track_caller]
 pub fn read_json(path: &Path) -> Value {
@@ -16,7 +18,12 @@ pub fn read_json(path: &Path) -> Value {
 /// The report of the recording in this folder.
 #[track_caller]
 pub fn session(out: &Path) -> Value {
-    read_json(&out.join("session.json"))
+    let mut printed = read_json(&out.join("session.json"));
+    let session = printed.clone();
+    // As `record --json` prints it.
+    printed.as_object_mut().unwrap().insert("schema".to_owned(), 1.into());
+    schemas::assert_valid("record", &printed);
+    session
 }
 
 /// The same of a recording that may not have begun, whose report is `null`.

@@ -89,7 +89,7 @@ impl Format {
 
     /// Tells whether the names of its files, or what is in them, are ranks of one job.
     fn is_by_job(self) -> bool {
-        matches!(self, Self::Megatrace | Self::Chakra)
+        matches!(self, Self::Megatrace | Self::Chakra | Self::FlightRecorder)
     }
 
     /// Opens a view that writes to the new folder `path`, or to new files whose names begin so.

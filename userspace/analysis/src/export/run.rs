@@ -151,7 +151,8 @@ fn make_folders(
     for job in jobs {
         let ExportOptions { inputs, output, format, view, choice } = options;
         let choice = Choice { jobs: vec![job.clone()], ..choice.clone() };
-        let output = output.join(jobs::folder(&job));
+        // With the slash that makes it a folder, where it could be the beginning of a name.
+        let output = output.join(jobs::folder(&job)).join("");
         let (inputs, view) = (inputs.clone(), view.clone());
         let one = ExportOptions { inputs, output, format: *format, view, choice };
         let mut made = make_one(one, progress).with_context(|| format!("of job {job}"))?;

@@ -52,7 +52,7 @@ fn write_process(out: &mut String, process: &ProcessHistory, several: bool) -> f
     };
     let what = match &process.notes {
         None if process.error.is_some() => "not read".to_owned(),
-        None => "has not loaded torch".to_owned(),
+        None => "without torch".to_owned(),
         Some(notes) => {
             let how = if notes.layouts_were_run { "" } else { ", by layouts that were never run on GPUs" };
             format!("torch {}{how}", notes.torch.as_deref().unwrap_or("of unknown version"))

@@ -10,8 +10,11 @@ const STATE: usize = 18;
 const NEXT: usize = 19;
 const NEXT_PEER: usize = 20;
 const N_SUBS: usize = 16;
+const BASE: usize = 3;
 const POSTED: usize = 4;
 const DONE: usize = 7;
+const REGISTERED: usize = 10;
+const BUFFER_READY: usize = 11;
 
 fn word(index: usize) -> IntField {
     IntField::new(8 * index as u64, 8).unwrap()
@@ -30,13 +33,14 @@ fn layout() -> ProxyLayout {
         links: words([NEXT, NEXT_PEER, OP_COUNT, STATE, N_SUBS]),
         args: [Some(word(21)), Some(word(22)), None, Some(word(23)), Some(word(24))],
         sub: {
-            let mut sub = words([0, 1, 2, 3, POSTED, 5, 0, 6, DONE, 8, 9]);
+            let mut sub = words([0, 1, 2, BASE, POSTED, 5, 0, 6, DONE, 8, 9, REGISTERED, BUFFER_READY]);
             sub[6] = None;
             sub
         },
         connection: words([0, 1, 2]),
         send_tail: None,
         recv_head: None,
+        ready: None,
         net_devs: NetDevs::default(),
         state_none: 0,
         state_ready: 1,
@@ -124,6 +128,35 @@ fn each_of_many_ops_has_its_own_device_and_counter_of_the_gpu() {
         // The base of an op is 0.
         assert_eq!(report.gpu, is_read.then_some(tails[op]), "{op}");
     }
+}
+
+/// The flag is in the slot of the step at which the op begins, and is asked for of receives only that wait
+/// for it.
+#[test]
+fn a_receive_into_a_registered_buffer_tells_whether_its_gpu_is_ready() {
+    // The FIFO begins at the second word of the memory; a slot has three words, of which the second is the
+    // size, as `int`.
+    let flags = ReadyFlags { recv_mem: word(0), fifo: (8, 24), size: IntField::new(8, 4).unwrap() };
+    let layout = ProxyLayout { ready: Some(flags), ..layout() };
+    let mut recv_mem = [u64::MAX; 1 + 3 * 8];
+    recv_mem[1 + 3 * 5 + 1] = 0;
+    let resources = [address(&recv_mem)];
+    let connection = [0, NET, address(&resources)];
+    let ready = |base: u64, change: fn(&mut [u64])| {
+        let mut args = args(&connection, 10, 0, 0);
+        (args[BASE], args[POSTED], args[6], args[DONE], args[REGISTERED]) = (base, 0, 0, 0, 1);
+        change(&mut args);
+        read_by(&layout, address(&args)).ops[0].report.gpu_ready
+    };
+    assert_eq!(
+        (ready(4, |_| ()), ready(5, |_| ()), ready(5 + 8 * 3, |_| ())),
+        (Some(false), Some(true), Some(true))
+    );
+    assert_eq!(ready(4, |args| args[REGISTERED] = 0), None, "not registered");
+    assert_eq!(ready(4, |args| args[BUFFER_READY] = 1), None, "known to be ready");
+    assert_eq!(ready(4, |args| args[POSTED] = 1), None, "posted");
+    assert_eq!(ready(4, |args| args[STATE] = 1), None, "not begun");
+    assert_eq!(ready(4, |args| args[22] = 0), None, "LL does not wait");
 }
 
 #[test]

@@ -108,6 +108,11 @@ impl<'a> Case<'a> {
 
     /// Tells where a rank is: `rank 3 is process 77, which was not read`; `None` where it is not known.
     pub(super) fn absent_sentence(&self, rank: u32) -> Option<String> {
+        Some(format!("rank {rank} {}", self.absent_words(rank)?))
+    }
+
+    /// Says what is known of a rank that was not read: `is process 7, which was not read`.
+    pub(super) fn absent_words(&self, rank: u32) -> Option<String> {
         let absent = self.absent().find(|absent| absent.rank == rank)?;
         let who = absent.peer.as_ref().map(|peer| {
             let s = if peer.gpus.len() == 1 { "" } else { "s" };
@@ -115,7 +120,7 @@ impl<'a> Case<'a> {
             let gpus = if peer.gpus.is_empty() { "" } else { &gpus };
             format!("process {} of host {}{gpus}", peer.pid, peer.host)
         });
-        let what = match (absent.place, who, absent.pid) {
+        Some(match (absent.place, who, absent.pid) {
             (Place::Elsewhere | Place::Unseen, Some(who), _) if absent.is_dead() => {
                 format!("was {who}, which NCCL's own reliability service has found to be dead")
             }
@@ -139,8 +144,7 @@ impl<'a> Case<'a> {
             },
             (Place::Here, _, None) => "is a process of this host that was not read".to_owned(),
             (Place::Elsewhere, None, _) => "is on another host, or in another container".to_owned(),
-        };
-        Some(format!("rank {rank} {what}"))
+        })
     }
 
     pub(super) fn absent_sentences(&self) -> Vec<String> {

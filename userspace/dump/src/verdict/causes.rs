@@ -94,9 +94,10 @@ fn sure_cause(
         if case.vanished().contains(&(number, Kind::Left)) {
             return case.absent_sentence(number);
         }
-        let why = "it is gone, or its PID was not given";
-        let why = case.absent_sentence(number).unwrap_or_else(|| why.to_owned());
-        return Some(format!("rank {number} is waited for and was not read: {why}"));
+        let known = case.absent_words(number).map(|words| format!(": it {words}"));
+        let why =
+            known.unwrap_or_else(|| " and was not read: it is gone, or its PID was not given".to_owned());
+        return Some(format!("rank {number} is waited for{why}"));
     };
     if let Some(halted) = rank.halted_sentence() {
         return Some(halted);

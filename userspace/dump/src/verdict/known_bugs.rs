@@ -4,9 +4,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Case, State, Verdict};
-use crate::{ProcessReport, ProxyListState, RankReport};
+use crate::{OpReport, ProcessReport, ProxyListState, RankReport};
 use inspect::threads::Thread;
-use nccl_library::{elf::Machine, nccl::NcclVersion};
+use nccl_library::{
+    elf::Machine,
+    nccl::{Direction, NcclVersion},
+};
 
 /// A bug of NCCL that a verdict names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,13 +38,14 @@ struct Bug {
     processor: Option<Machine>,
     /// What fits has no other explanation; else the bug is named only where no rank is waited for.
     is_sure: bool,
-    fits: fn(&RankReport, &Thread) -> bool,
+    /// Tells by a rank and its process's threads that stand still.
+    fits: fn(&RankReport, &[&Thread]) -> bool,
     /// What is the matter, with what is seen of it.
     what: &'static str,
     remedy: &'static str,
 }
 
-const BUGS: [Bug; 3] = [
+const BUGS: [Bug; 5] = [
     // Slots that are given back by a weak compare-exchange get lost (src/proxy.cc, ncclProxyGetPostedOps),
     // until the launching thread waits for one while none is in use.
     Bug {
@@ -49,10 +53,12 @@ const BUGS: [Bug; 3] = [
         versions: [None, Some("2.29.3")],
         processor: Some(Machine::Aarch64),
         is_sure: true,
-        fits: |rank, thread| {
+        fits: |rank, threads| {
             let waits = ["ncclLocalOpAppend", "SaveProxy"];
-            let is_there = thread.nccl_function.as_deref().is_some_and(|function| waits.contains(&function));
-            is_there && rank.proxy.state == ProxyListState::Read && rank.proxy.ops.is_empty()
+            let mut functions = threads.iter().filter_map(|thread| thread.nccl_function.as_deref());
+            functions.any(|function| waits.contains(&function))
+                && rank.proxy.state == ProxyListState::Read
+                && rank.proxy.ops.is_empty()
         },
         what: "it waits for a slot for a proxy op, and none is in flight: slots were lost",
         remedy: "update NCCL, or build it with GCC 10 or later",
@@ -63,13 +69,11 @@ const BUGS: [Bug; 3] = [
         versions: [Some("2.29.0"), None],
         processor: None,
         is_sure: false,
-        fits: |_, thread| {
-            thread.nccl_function.as_deref() == Some("ncclIpcSocketRecvMsg")
-                && thread.nccl_api.as_deref().is_some_and(|api| {
-                    api == "ncclCommWindowRegister"
-                        || api.starts_with("ncclCommInit")
-                        || api == "ncclCommSplit"
-                })
+        fits: |_, threads| {
+            threads.iter().any(|thread| {
+                thread.nccl_function.as_deref() == Some("ncclIpcSocketRecvMsg")
+                    && (is_set_up(thread) || thread.nccl_api.as_deref() == Some("ncclCommWindowRegister"))
+            })
         },
         what: "it waits without an end for the descriptor of a memory handle, of which the message was lost",
         remedy: "set NCCL_CUMEM_ENABLE=0, or do without symmetric memory",
@@ -79,11 +83,59 @@ const BUGS: [Bug; 3] = [
         versions: [Some("2.25.1"), Some("2.26.2")],
         processor: None,
         is_sure: false,
-        fits: |_, thread| thread.nccl_api.as_deref() == Some("ncclCommAbort"),
+        fits: |_, threads| threads.iter().any(|thread| thread.nccl_api.as_deref() == Some("ncclCommAbort")),
         what: "ncclCommAbort does not come back",
         remedy: "update NCCL",
     },
+    // The proxy sets the size of each slot that was filled to -1, also of an op that the GPU is through with:
+    // LL's flags are in the data. The GPU has then said of the next op, whose slot it is, that its registered
+    // buffer may be written, and does not say it again (src/transport/net.cc, recvProxyProgress).
+    Bug {
+        issues: "nccl#2389",
+        versions: [Some("2.24.0"), None],
+        processor: None,
+        is_sure: true,
+        fits: |rank, _| {
+            // Its GPU says so before it fills a slot of the same op.
+            let fills = |receive: &OpReport, send: &OpReport| {
+                let which = |op: &OpReport| (op.op_count, op.channel, op.p2p);
+                send.direction == Direction::Send
+                    && send.gpu.is_some_and(|filled| filled > 0)
+                    && which(send) == which(receive)
+            };
+            let ops = &rank.proxy.ops;
+            let mut waits = ops.iter().filter(|op| op.gpu_ready == Some(false) && !op.p2p);
+            waits.any(|receive| ops.iter().any(|send| fills(receive, send)))
+        },
+        what: "its GPU is in the op and its proxy does not know that the registered buffer may be written: the \
+               flag was erased",
+        remedy: "set NCCL_LOCAL_REGISTER=0 and NCCL_GRAPH_REGISTER=0",
+    },
+    // The driver forms the group of GPUs for NVLink SHARP, and does not come back.
+    Bug {
+        issues: "nccl#2385, also torchcomms#2773",
+        versions: [Some("2.17.0"), None],
+        processor: None,
+        is_sure: false,
+        fits: |_, threads| {
+            threads.iter().filter(|thread| is_set_up(thread)).any(|thread| {
+                let is_nvls = |function: &str| function.to_ascii_lowercase().contains("nvls");
+                // Without frames the innermost function of NCCL says that it waits in none for other ranks.
+                let inside = thread.frames.first().and_then(|frame| frame.module.as_deref());
+                inside.is_none_or(|module| module.starts_with("libcuda.so"))
+                    && thread.nccl_function.as_deref().is_some_and(is_nvls)
+            })
+        },
+        what: "it sets up NVLink SHARP, in the driver, which forms a group of all GPUs of the host (as \
+               cuMulticastBindMem does)",
+        remedy: "set NCCL_NVLS_ENABLE=0, and look at the Fabric Manager and the NVSwitches",
+    },
 ];
+
+/// Tells whether a thread makes a communicator.
+fn is_set_up(thread: &Thread) -> bool {
+    thread.nccl_api.as_deref().is_some_and(|api| api.starts_with("ncclCommInit") || api == "ncclCommSplit")
+}
 
 impl Bug {
     fn is_in(&self, version: NcclVersion, processor: Option<Machine>) -> bool {
@@ -134,9 +186,8 @@ fn bug_of(rank: &RankReport, process: &ProcessReport) -> Option<&'static Bug> {
         .filter(|library| library.version == rank.nccl_version)
         .map(|library| library.processor);
     let processor = processors.next().flatten();
-    let stands = process.threads.iter().filter(|thread| !thread.passes);
-    let mut bugs = BUGS.iter().filter(|bug| bug.is_in(version, processor));
-    bugs.find(|bug| stands.clone().any(|thread| (bug.fits)(rank, thread)))
+    let stand: Vec<_> = process.threads.iter().filter(|thread| !thread.passes).collect();
+    BUGS.iter().find(|bug| bug.is_in(version, processor) && (bug.fits)(rank, &stand))
 }
 
 #[cfg(test)]
@@ -146,23 +197,36 @@ mod tests {
         LibraryReport,
         verdict::{
             judge,
-            tests::made::{check, over_nvlink, rank, waiting},
+            tests::made::{check, op, over_nvlink, rank, waiting},
         },
     };
+    use inspect::threads::NamedFrame;
 
     /// Judges four ranks of which these have a thread that stands in a function, called from the API.
     fn judged(
         ranks: &mut [RankReport],
-        (version, processor): (&str, Machine),
+        build: (&str, Machine),
         numbers: &[u32],
-        (api, function): (&str, &str),
+        place: (&str, &str),
     ) -> Verdict {
-        let thread = Thread {
+        judged_in(ranks, build, numbers, &thread(place))
+    }
+
+    fn thread((api, function): (&str, &str)) -> Thread {
+        Thread {
             nccl_api: Some(api.to_owned()),
             nccl_function: Some(function.to_owned()),
             is_running: true,
             ..Thread::default()
-        };
+        }
+    }
+
+    fn judged_in(
+        ranks: &mut [RankReport],
+        (version, processor): (&str, Machine),
+        numbers: &[u32],
+        thread: &Thread,
+    ) -> Verdict {
         let library = LibraryReport {
             version: Some(version.to_owned()),
             processor: Some(processor),
@@ -221,6 +285,39 @@ mod tests {
         let verdict =
             judged(&mut made(), ("2.29.7", Machine::X86_64), ALL, ("ncclAllReduce", "ncclIpcSocketRecvMsg"));
         assert_eq!(issue(&verdict), None, "another call");
+    }
+
+    /// Rank 2's GPU has filled slots for rank 3, so that it is in the op; its receive waits for the flag.
+    #[test]
+    fn an_erased_flag_of_a_registered_buffer_is_known_where_the_gpu_is_in_the_op() {
+        let erased = |ready: Option<bool>, filled: Option<u64>| {
+            let mut receive = op(Direction::Recv, 1, 4);
+            (receive.posted, receive.gpu_ready) = (0, ready);
+            let send = OpReport { gpu: filled, ..op(Direction::Send, 3, 4) };
+            [waiting(0), waiting(1), rank(2, 5, vec![receive, send]), waiting(3)]
+        };
+        let on = |mut ranks: [RankReport; 4], version| {
+            let elsewhere = ("ncclAllReduce", "ncclLaunchKernel");
+            issue(&judged(&mut ranks, (version, Machine::X86_64), &[2], elsewhere)).map(str::to_owned)
+        };
+        assert_eq!(on(erased(Some(false), Some(4)), "2.31.2").as_deref(), Some("nccl#2389"));
+        assert_eq!(on(erased(Some(false), Some(4)), "2.23.4"), None, "before the versions that have it");
+        assert_eq!(on(erased(Some(false), Some(0)), "2.31.2"), None, "the GPU has not come to the op");
+        assert_eq!(on(erased(Some(false), None), "2.31.2"), None, "nothing is known of the GPU");
+        assert_eq!(on(erased(None, Some(4)), "2.31.2"), None, "a buffer that is not registered");
+    }
+
+    #[test]
+    fn a_group_for_nvlink_sharp_that_is_not_formed_is_known() {
+        let made = || [0, 1, 2, 3].map(|number| over_nvlink(number, 0, None));
+        let stands = |module: &str, function: &str| {
+            let frame = NamedFrame { module: Some(module.to_owned()), ..NamedFrame::default() };
+            let thread = Thread { frames: vec![frame], ..thread(("ncclCommInitRankConfig", function)) };
+            judged_in(&mut made(), ("2.31.2", Machine::X86_64), ALL, &thread)
+        };
+        assert_eq!(issue(&stands("libcuda.so.580.95.05", "ncclNvlsSetup")), Some("nccl#2385"));
+        assert_eq!(issue(&stands("libcuda.so.580.95.05", "ncclTransportP2pSetup")), None, "another stage");
+        assert_eq!(issue(&stands("libnccl.so.2", "ncclNvlsSetup")), None, "it waits for other ranks");
     }
 
     #[test]

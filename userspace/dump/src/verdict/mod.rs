@@ -157,6 +157,7 @@ impl Kind {
             Self::OtherOperation => "compare what the ranks called last: ncclflow history --all".to_owned(),
             Self::Gone => "find out why it ended: the launcher's log, `dmesg -T` (out of memory, Xid)".to_owned(),
             Self::Left => "look into its log for the error before".to_owned(),
+            Self::NotRead if !pids.is_empty() => format!("dump it, too: add{} to the PIDs", of(" ")),
             Self::NotRead => "give its PID, or merge the dump of its host (--merge)".to_owned(),
             Self::Stopped => format!("let it go on: kill -CONT{}, or thaw its cgroup", of(" ")),
             Self::Starved => {
@@ -210,7 +211,7 @@ pub struct Verdict {
     /// Sentences, each with the numbers that support it.
     pub evidence: Vec<String>,
     /// The bug of NCCL that explains it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "knownBug", alias = "known_bug", default, skip_serializing_if = "Option::is_none")]
     pub known_bug: Option<KnownBug>,
 }
 

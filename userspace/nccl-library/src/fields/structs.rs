@@ -131,7 +131,7 @@ fields! {
 
     Both config = "ncclConfig_t", lost "the name and the settings of a communicator" {}
     /// `ncclConnFifo` (src/include/device.h).
-    Tracing conn_fifo = "ncclConnFifo", lost "the measured sizes of messages up to 2.22" {
+    Both conn_fifo = "ncclConnFifo", lost "the measured sizes of messages up to 2.22" {
         /// Bytes of the message in the slot.
         SIZE = "size" since "2.20";
     }
@@ -322,6 +322,10 @@ fields! {
         FLUSHED = "flushed";
         TRANSMITTED = "transmitted";
         DONE = "done";
+        /// Not 0 if the op's buffer is registered with the network.
+        REGISTERED = "reg" since "2.20";
+        /// Not 0 once a receiver's GPU has said that its registered buffer may be written.
+        BUFFER_READY = "regBufferReady" since "2.24";
         /// Bytes of the message, or of all so far: see
         /// [`NameTables::step_size_is_per_message`](crate::nccl::NameTables::step_size_is_per_message).
         TRANSFER_SIZE = "transSize" since "2.23";
@@ -431,6 +435,7 @@ fields! {
         STEP = "step" since "2.19";
         /// Pointer to the `ncclSendMem`.
         SEND_MEM = "sendMem" since "2.19";
+        RECV_MEM = "recvMem" since "2.19";
         NET_DEV = "netDev" since "2.19";
     }
 

@@ -20,7 +20,7 @@ use crate::views::top::{LEAST_NS, ShownRecording, Snapshot, Subject, WatchedProc
 use analysis::export::{Source, recordings_in, utc_minute};
 use flow::{
     session::{SessionReport, TargetReport},
-    text::joined,
+    text::{ago, joined},
 };
 use inspect::clock::now_ns;
 use recording::{format::Progress, rows::WatchedRecording, sinks::LiveStatistics};
@@ -107,6 +107,19 @@ impl View {
 
     /// Prints a table: of the whole recording, or, while it is written, of the next moments.
     fn once(&mut self, args: &TopArgs, latest: Snapshot, stop: &StopHandle) -> Result<()> {
+        if let Some(silence) = self.silence() {
+            tell!(
+                "it was cut off, or nothing happens: no record for {}; the table is of the last {} s before",
+                ago(silence.as_secs_f64()),
+                Duration::from_nanos(TAIL_NS).as_secs()
+            );
+            let last = Snapshot {
+                at_ns: self.recording.pipeline.last_ns,
+                statistics: self.live.read(),
+                gpus: Vec::new(),
+            };
+            return print_once(args, &self.subject, [&latest, &latest, &last], self.note());
+        }
         let mut before = latest.clone();
         if !self.recording.is_over {
             tell!(
@@ -122,6 +135,13 @@ impl View {
             before = latest;
         }
         print_once(args, &self.subject, [&before, &earlier, &now], self.note())
+    }
+
+    /// Returns the time since the latest record, if it is long: the tracer was killed, or nothing happens.
+    fn silence(&self) -> Option<Duration> {
+        let since_ns = now_ns(ClockId::Monotonic).saturating_sub(self.recording.pipeline.last_ns);
+        let silence = Duration::from_nanos(since_ns);
+        (!self.recording.is_over && silence > SILENCE).then_some(silence)
     }
 
     /// Returns a note on damage or silence.
@@ -151,10 +171,11 @@ impl Watched for View {
 
     /// Returns what is known now: until the latest record, or, where nothing comes for long, until now.
     fn snapshot(&mut self) -> Snapshot {
-        let (last_ns, now_ns) = (self.recording.pipeline.last_ns, now_ns(ClockId::Monotonic));
-        let silence = Duration::from_nanos(now_ns.saturating_sub(last_ns));
-        let is_silent = !self.recording.is_over && silence > SILENCE;
-        self.at_ns = self.at_ns.max(if is_silent { now_ns } else { last_ns });
+        let until_ns = match self.silence() {
+            Some(_) => now_ns(ClockId::Monotonic),
+            None => self.recording.pipeline.last_ns,
+        };
+        self.at_ns = self.at_ns.max(until_ns);
         Snapshot { at_ns: self.at_ns, statistics: self.live.read(), gpus: Vec::new() }
     }
 

@@ -7,7 +7,9 @@
 use std::{env, process};
 
 use clap::{
-    Arg, ArgAction, Command, CommandFactory as _, FromArgMatches as _, Id, builder::BoolishValueParser,
+    Arg, ArgAction, Command, CommandFactory as _, FromArgMatches as _, Id,
+    builder::BoolishValueParser,
+    error::{ContextKind, ContextValue, ErrorKind},
     parser::ValueSource,
 };
 
@@ -66,6 +68,11 @@ pub(super) fn parse() -> Cli {
         cli.check().and_then(|()| cli.check_users()).map(|()| cli)
     });
     parsed.unwrap_or_else(|error| {
+        if is_program(&error) {
+            let _ = error.print();
+            tell!("\nncclflow starts no program: start it as always, then give its PID (-p), or --all");
+            process::exit(error.exit_code());
+        }
         if error.use_stderr() && is_ours.is_some() && !used.is_empty() {
             // clap names the option alone, which nobody may have typed.
             let _ = error.print();
@@ -74,6 +81,17 @@ pub(super) fn parse() -> Cli {
         }
         error.exit()
     })
+}
+
+/// Tells whether a word is refused that can be a program to run, as other tracers do.
+fn is_program(error: &clap::Error) -> bool {
+    let is_word =
+        |value: &ContextValue| matches!(value, ContextValue::String(word) if !word.starts_with('-'));
+    let attaches = |name: &str| matches!(name, "record" | "top" | "dump" | "watch" | "history");
+    let matches = Cli::command().ignore_errors(true).try_get_matches().ok();
+    error.kind() == ErrorKind::UnknownArgument
+        && error.get(ContextKind::InvalidArg).is_some_and(is_word)
+        && matches.is_some_and(|matches| matches.subcommand_name().is_some_and(attaches))
 }
 
 /// Returns the command, if its options have variables, and its options that are given on the command line;

@@ -33,7 +33,10 @@ impl GlobalRanks {
         if !unknown.is_empty() && !is_same {
             let more = if unknown.len() > LISTED { ", …" } else { "" };
             let listed = joined(unknown.iter().take(LISTED), ", ");
-            return Err(format!("nothing says which ranks of the job its ranks {listed}{more} are"));
+            return Err(match unknown.as_slice() {
+                [rank] => format!("nothing says which rank of the job its rank {rank} is"),
+                _ => format!("nothing says which ranks of the job its ranks {listed}{more} are"),
+            });
         }
         let ranks: Vec<u64> =
             (0..n_ranks).map(|rank| known.get(&rank).copied().unwrap_or(rank).into()).collect();
@@ -83,7 +86,7 @@ mod tests {
         let ranks = |ranks: &[u64], inferred| Ok(GlobalRanks { ranks: ranks.to_vec(), inferred });
         assert_eq!(of(2, &[(0, 4), (1, 2)]), ranks(&[4, 2], 0));
         assert_eq!(of(4, &[(0, 0), (2, 2)]), ranks(&[0, 1, 2, 3], 2));
-        assert!(of(3, &[(0, 4), (1, 5)]).unwrap_err().contains("its ranks 2 are"));
+        assert!(of(3, &[(0, 4), (1, 5)]).unwrap_err().contains("its rank 2 is"));
         assert!(of(2, &[]).is_err());
         assert!(of(2, &[(0, 3), (1, 3)]).unwrap_err().contains("rank 3 of the job"));
         assert!(of(u32::MAX, &[(0, 0)]).is_err());

@@ -37,6 +37,7 @@ pub(in crate::verdict) fn op(direction: Direction, peer: u32, count: u64) -> OpR
         transmitted: 0,
         done: 0,
         gpu: None,
+        gpu_ready: None,
         chunk_steps: 4,
         slice_steps: 2,
         still_seconds: 1.0,
