@@ -68,7 +68,7 @@ pub(crate) struct Options {
     pub(crate) channels: Option<u32>,
 
     /// Communicators per process over the same ranks; operations take turns on them
-    #[arg(long, value_name = "C", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    #[arg(long, value_name = "C", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32))]
     pub(crate) comms: u32,
 
     /// Operations per ncclGroupStart/End

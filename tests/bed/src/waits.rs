@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use libc::{c_int, size_t, ssize_t};
+use libc::{c_int, c_long, size_t, ssize_t};
 
 /// Calls in a row that had nothing to do, after which a thread sleeps.
 const RECEIVES: u32 = 4;
@@ -75,16 +75,37 @@ pub(crate) unsafe extern "C" fn recv(
     let none = std::ptr::null_mut::<c_void>();
     // SAFETY: as the caller promises; no address of a sender is asked for.
     let received = unsafe { libc::syscall(libc::SYS_recvfrom, fd, buffer, length, flags, none, none) };
+    naps_if_nothing_came(received);
+    ssize_t::try_from(received).unwrap_or(-1)
+}
+
+/// As accept(2).
+///
+/// # Safety
+/// `address` and `length` are null, or valid for what the kernel writes there.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn accept(
+    fd: c_int,
+    address: *mut libc::sockaddr,
+    length: *mut libc::socklen_t,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    let accepted = unsafe { libc::syscall(libc::SYS_accept, fd, address, length) };
+    naps_if_nothing_came(accepted);
+    c_int::try_from(accepted).unwrap_or(-1)
+}
+
+/// Sleeps after a call in vain, and keeps its `errno`.
+fn naps_if_nothing_came(result: c_long) {
     // SAFETY: `errno` of this thread.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let why = unsafe { *errno };
-    if received < 0 && why == libc::EAGAIN {
+    if result < 0 && why == libc::EAGAIN {
         naps(RECEIVES);
         // SAFETY: as above. The sleep may have changed it.
         unsafe { *errno = why };
     } else {
         IDLE.set((0, None));
     }
-    ssize_t::try_from(received).unwrap_or(-1)
 }

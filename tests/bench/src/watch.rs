@@ -64,8 +64,10 @@ fn watcher(bench: &Bench, states: Option<&Path>, pids: &str) -> Result<Watcher> 
 
 fn cost(bench: &mut Bench, args: &Args, with_gpus: bool, table: &mut Table) -> Result<()> {
     let states = bench.fresh("gpus");
+    // Small buffers: 24 communicators of eight ranks would take 18 GB.
     let job = bench.job(&format!(
-        "--mode processes --ranks 8 --comms {} --channels 1 --bytes 4096 --iters 1000000000 --interval-ms 50 --gpu-states {}",
+        "--mode processes --ranks 8 --comms {} --channels 1 --bytes 4096 --iters 1000000000 --interval-ms 50 \
+         --env NCCL_BUFFSIZE=131072 --gpu-states {}",
         args.comms,
         states.display()
     ))?;

@@ -1,11 +1,13 @@
 //! Counters of one communicator, and the places in memory that they are copied from.
 
+use std::ops::Range;
+
 use crate::{
     comm_layout::{CommLayout, MAGIC},
     places,
     process::Layout,
 };
-use inspect::memory::Memory;
+use inspect::memory::{Memory, ReadError};
 use nccl_library::{
     elf::RuntimeAddr,
     fields::{ArrayField, IntField, unsigned},
@@ -90,8 +92,65 @@ impl Pieces {
     }
 }
 
-/// A copy of [`Pieces`]; `None` for one that could not be read.
-pub(super) type Copies = [Option<Vec<u8>>];
+/// [`Pieces`] with those of one page in one read: each read looks a page up.
+#[derive(Debug, Default)]
+pub(super) struct Reads {
+    /// What is read: address, bytes.
+    all: Vec<(RuntimeAddr, usize)>,
+    /// Read and place in it of each piece.
+    places: Vec<(usize, Range<usize>)>,
+}
+
+/// Smallest size of a page.
+const PAGE: u64 = 4096;
+
+impl Reads {
+    pub(super) fn of(pieces: &Pieces) -> Self {
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let mut sorted: Vec<usize> = (0..pieces.0.len()).collect();
+        sorted.sort_by_key(|piece| pieces.0.get(*piece));
+        let mut reads = Self { all: Vec::new(), places: vec![(0, 0..0); pieces.0.len()] };
+        for (piece, (at, bytes)) in
+            sorted.into_iter().filter_map(|piece| Some((piece, *pieces.0.get(piece)?)))
+        {
+            let end = at.0.saturating_add(bytes as u64);
+            let is_one_page = |from: u64| from / PAGE == end.saturating_sub(1) / PAGE;
+            let begin = match reads.all.last_mut() {
+                Some((from, length)) if is_one_page(from.0) => {
+                    *length = (*length).max(size(end - from.0));
+                    *from
+                }
+                _ => {
+                    reads.all.push((at, bytes));
+                    at
+                }
+            };
+            let offset = size(at.0 - begin.0);
+            if let Some(place) = reads.places.get_mut(piece) {
+                *place = (reads.all.len() - 1, offset..offset.saturating_add(bytes));
+            }
+        }
+        reads
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Reads all, with as few calls as possible.
+    pub(super) fn read(&self, memory: Memory<'_>) -> Result<Vec<Option<Vec<u8>>>, ReadError> {
+        memory.copies(&self.all)
+    }
+
+    /// Returns the bytes of each piece; `None` for one that could not be read.
+    pub(super) fn pieces<'c>(&self, read: &'c [Option<Vec<u8>>]) -> Vec<Option<&'c [u8]>> {
+        let piece = |(at, range): &(usize, Range<usize>)| read.get(*at)?.as_ref()?.get(range.clone());
+        self.places.iter().map(piece).collect()
+    }
+}
+
+/// Bytes of [`Pieces`]; `None` for one that could not be read.
+pub(super) type Copies<'c> = [Option<&'c [u8]>];
 
 /// Places of a communicator's counters among the pieces of its process.
 #[derive(Debug)]
@@ -156,8 +215,8 @@ impl CountedPlaces {
     }
 
     /// Takes the counters out of a copy; `None` if the communicator is not there any more.
-    pub(super) fn counts(&self, copies: &Copies) -> Option<Counts> {
-        let bytes = |at: Option<usize>| copies.get(at?)?.as_deref();
+    pub(super) fn counts(&self, copies: &Copies<'_>) -> Option<Counts> {
+        let bytes = |at: Option<usize>| *copies.get(at?)?;
         let value = |at: Option<usize>| bytes(at).and_then(unsigned);
         if !self.proof.iter().all(|(at, wanted)| value(Some(*at)) == Some(*wanted)) {
             return None;
@@ -180,6 +239,7 @@ impl CountedPlaces {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use inspect::process::Process;
 
     #[test]
     fn what_was_launched_is_motion_and_an_error_is_none() {
@@ -206,14 +266,40 @@ mod tests {
             init_state: None,
             endings: [None; 4],
         };
-        let word = |value: u64| Some(value.to_le_bytes().to_vec());
-        let mut copies = [word(7), Some([1u64, 2].map(u64::to_le_bytes).concat()), word(0), word(6)];
+        let [seven, none, six, in_progress] = [7, 0, 6, IN_PROGRESS].map(u64::to_le_bytes);
+        let functions = [1u64, 2].map(u64::to_le_bytes).concat();
+        let mut copies: [Option<&[u8]>; 4] = [Some(&seven), Some(&functions), Some(&none), Some(&six)];
         let counts = places.counts(&copies).unwrap();
         assert_eq!((counts.by_function.as_slice(), counts.op_count), (&[1, 2][..], None));
         assert_eq!((counts.has_ops_in_flight, counts.failure), (false, Some(6)));
-        copies[3] = word(IN_PROGRESS);
+        copies[3] = Some(&in_progress);
         assert_eq!(places.counts(&copies).unwrap().failure, None);
         copies[0] = None;
         assert_eq!(places.counts(&copies), None);
+    }
+    /// In our own memory: pieces of one page are one read, and each has its own bytes.
+    #[test]
+    fn pieces_of_a_page_are_read_together() {
+        let memory: Vec<u8> = (0..5 * PAGE).map(|byte| (byte % 251) as u8).collect();
+        let base = memory.as_ptr() as u64;
+        let page = base.next_multiple_of(PAGE) - base;
+        let [first, second] = [page, page + PAGE];
+        // Two of the first page, one over the end of it, one of the second, and one that is nowhere.
+        let wanted = [(first + 100, 8), (second + 40, 4), (first + 16, 4), (first + PAGE - 2, 6)];
+        let mut pieces = Pieces::default();
+        for (at, bytes) in wanted {
+            pieces.add(base + at, bytes);
+        }
+        pieces.add(8, 8);
+        let reads = Reads::of(&pieces);
+        assert_eq!(reads.all.len(), 4, "{reads:?}");
+        let process = Process::open(std::process::id()).unwrap();
+        let read = reads.read(Memory::new(&process)).unwrap();
+        let found = reads.pieces(&read);
+        for ((at, bytes), found) in wanted.into_iter().zip(&found) {
+            let at = usize::try_from(at).unwrap();
+            assert_eq!(*found, memory.get(at..at + bytes), "{at}");
+        }
+        assert_eq!(found.last(), Some(&None));
     }
 }

@@ -22,7 +22,7 @@ use inspect::{
 use nccl_library::{elf::RuntimeAddr, fields::unsigned, symbols::DebugFiles};
 
 pub use self::counts::Counts;
-use self::counts::{CountedPlaces, Pieces};
+use self::counts::{CountedPlaces, Pieces, Reads};
 pub use self::processor::{Growth, ProcessorWatch};
 use super::{
     DumpOptions, Owner, ProcessReport, ProxyListState, ProxyReport, RankReport, copies,
@@ -92,7 +92,7 @@ pub struct WatchedProcess {
     started: Option<u64>,
     report: ProcessReport,
     communicators: Vec<WatchedCommunicator>,
-    pieces: Pieces,
+    reads: Reads,
     /// Lists of communicators that libraries keep: the pieces that have their heads, and the heads as they
     /// were.
     lists: Vec<([usize; 2], [u64; 2])>,
@@ -154,7 +154,7 @@ impl WatchedProcess {
             communicators.push(WatchedCommunicator { rank, carries_rings, layout, places, proxy_state });
         }
         report.threads = Vec::new();
-        Self { process, started, report, communicators, pieces, lists }
+        Self { process, started, report, communicators, reads: Reads::of(&pieces), lists }
     }
 
     pub fn process(&self) -> &Process {
@@ -190,11 +190,12 @@ impl WatchedProcess {
     /// # Errors
     /// The process is gone, or does not let itself be read.
     pub fn read(&self) -> Result<ProcessCounts, ReadError> {
-        if self.pieces.0.is_empty() {
+        if self.reads.is_empty() {
             return Ok(ProcessCounts::default());
         }
-        let copies = Memory::new(&self.process).copies(&self.pieces.0)?;
-        let value = |at: &usize| copies.get(*at)?.as_deref().and_then(unsigned);
+        let read = self.reads.read(Memory::new(&self.process))?;
+        let copies = self.reads.pieces(&read);
+        let value = |at: &usize| copies.get(*at).copied()?.and_then(unsigned);
         let mut is_outdated = self
             .lists
             .iter()
