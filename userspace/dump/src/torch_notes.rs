@@ -2,6 +2,11 @@
 //! rank, for the verdict: the rank's report has them, so that dumps of several hosts can be compared. The
 //! notes are torch's word, of the time at which torch wrote them; `ncclflow history` has all of them.
 
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
 use super::{RankReport, some_at_once};
 use flow::text::joined;
 use inspect::{process::Process, python::Runtimes};
@@ -76,18 +81,23 @@ fn sentence(group: &GroupHistory) -> Option<String> {
 
 /// Adds to each rank torch's notes of the group that is its communicator's.
 fn add(ranks: &mut [RankReport], processes: &[ProcessHistory], groups: &[GroupHistory]) {
+    let counted = counted(ranks, processes, groups);
     for rank in ranks {
-        let process = processes.iter().find(|process| process.pid == rank.pid);
-        rank.noted = process.and_then(|process| of_rank(rank, process, groups));
+        let notes = notes_of(rank, processes);
+        rank.noted = notes.and_then(|notes| of_rank(rank, notes, groups, counted.get(&*rank.comm_hash)));
     }
 }
 
-/// Returns the notes of the only group that can be this communicator's: each of its ranks that was read has its
-/// place in the group. Of several such groups it is the one that NCCL knows by its name, or else the only one
-/// with collectives, or with sends and receives where the communicator has had no collective: torch makes a
-/// communicator of its own for the sends and receives of two ranks.
-fn of_rank(rank: &RankReport, process: &ProcessHistory, groups: &[GroupHistory]) -> Option<Noted> {
-    let notes = process.notes.as_ref()?;
+fn notes_of<'p>(rank: &RankReport, processes: &'p [ProcessHistory]) -> Option<&'p NotesReport> {
+    processes.iter().find(|process| process.pid == rank.pid)?.notes.as_ref()
+}
+
+/// A group of a process, and the notes that have it.
+type Fitting<'n> = (&'n RingReport, &'n ProcessGroup);
+
+/// Returns the groups that can be the rank's communicator: each of its ranks that was read has its place in
+/// them.
+fn fitting<'n>(rank: &RankReport, notes: &'n NotesReport, groups: &[GroupHistory]) -> Vec<Fitting<'n>> {
     let mut fitting = Vec::new();
     for ring in &notes.rings {
         if ring.backend.as_deref().is_some_and(|backend| !backend.starts_with("nccl")) {
@@ -99,26 +109,77 @@ fn of_rank(rank: &RankReport, process: &ProcessHistory, groups: &[GroupHistory])
         };
         fitting.extend(ring.groups.iter().filter(fits).map(|group| (ring, group)));
     }
+    fitting
+}
+
+/// Name and description of a group.
+type GroupName = (Arc<str>, Arc<str>);
+
+/// Returns the group of each communicator of which several groups can be, where the numbers of collectives
+/// tell: on each rank NCCL has launched as many as torch has called of that group, of no other group that can
+/// be it, and no other communicator can be that group so.
+fn counted(
+    ranks: &[RankReport],
+    processes: &[ProcessHistory],
+    groups: &[GroupHistory],
+) -> BTreeMap<String, GroupName> {
+    let mut all: BTreeMap<&str, BTreeSet<GroupName>> = BTreeMap::new();
+    for rank in ranks {
+        let equal = |(ring, group): &Fitting<'_>| {
+            let collectives = entries_of(ring, group).filter(|entry| !entry.is_p2p);
+            let called = collectives.map(|entry| entry.collective_seq_id).max();
+            ring.torn == 0 && called.is_some() && called == rank.counters.launched()
+        };
+        let notes = notes_of(rank, processes);
+        let found = notes.into_iter().flat_map(|notes| fitting(rank, notes, groups)).filter(equal);
+        let names: BTreeSet<GroupName> =
+            found.map(|(_, group)| (group.name.clone(), group.description.clone())).collect();
+        let known = all.entry(&rank.comm_hash).or_insert_with(|| names.clone());
+        known.retain(|name| names.contains(name));
+    }
+    let is_alone = |name: &GroupName| all.values().filter(|names| names.contains(name)).count() == 1;
+    let only = all.iter().filter_map(|(hash, names)| Some((*hash, names.first()?, names.len())));
+    only.filter(|(_, name, count)| *count == 1 && is_alone(name))
+        .map(|(hash, name, _)| (hash.to_owned(), name.clone()))
+        .collect()
+}
+
+/// Returns the notes of the only group that can be this communicator's. Of several such groups it is the one
+/// that NCCL knows by its name, or else the only one with collectives, or with sends and receives where the
+/// communicator has had no collective: torch makes a communicator of its own for the sends and receives of two
+/// ranks; or else the one with as many collectives (`counted`).
+fn of_rank(
+    rank: &RankReport,
+    notes: &NotesReport,
+    groups: &[GroupHistory],
+    counted: Option<&GroupName>,
+) -> Option<Noted> {
+    let fitting = fitting(rank, notes, groups);
     let is_named = |group: &ProcessGroup| {
         let name = rank.comm_name.as_deref();
         name.is_some_and(|name| name == &*group.name || name == &*group.description)
     };
-    let is_called = |(ring, group): &(&RingReport, &ProcessGroup), p2p: bool| {
-        entries_of(ring, group).any(|entry| entry.is_p2p == p2p)
+    let is_counted = |group: &ProcessGroup| {
+        counted.is_some_and(|(name, description)| *name == group.name && *description == group.description)
     };
+    let is_called =
+        |(ring, group): &Fitting<'_>, p2p: bool| entries_of(ring, group).any(|entry| entry.is_p2p == p2p);
     let with =
         |p2p: bool| -> Vec<_> { fitting.iter().copied().filter(|group| is_called(group, p2p)).collect() };
-    let only = |some: &[(&RingReport, &ProcessGroup)]| match some {
+    let of = |is: &dyn Fn(&ProcessGroup) -> bool| -> Vec<_> {
+        fitting.iter().copied().filter(|(_, group)| is(group)).collect()
+    };
+    let only = |some: &[Fitting<'_>]| match some {
         [(ring, group)] => Some(noted(notes, ring, group)),
         _ => None,
     };
-    let named: Vec<_> = fitting.iter().copied().filter(|(_, group)| is_named(group)).collect();
     let has_no_collective = rank.counters.launched() == Some(0);
     // A rank that has called nothing of its only group is the one to be told of.
-    only(&named)
+    only(&of(&is_named))
         .or_else(|| has_no_collective.then(|| only(&with(true)))?)
         .or_else(|| only(&with(false)))
         .or_else(|| only(&fitting))
+        .or_else(|| only(&of(&is_counted)))
 }
 
 fn entries_of<'a>(ring: &'a RingReport, group: &'a ProcessGroup) -> impl Iterator<Item = &'a Entry> {
@@ -247,6 +308,44 @@ mod tests {
             ranks[0].noted.as_ref().map(|noted| noted.group.clone())
         };
         assert_eq!((noted(0).as_deref(), noted(1).as_deref()), (Some("(9)"), None));
+    }
+
+    /// Two groups of the same two processes, each with collectives.
+    #[test]
+    fn twins_are_told_apart_by_the_number_of_collectives_on_all_ranks() {
+        let of = |pid, rank, calls: [u64; 2]| {
+            let twins = vec![group("world", &[4, 5]), group("pp", &[4, 5])];
+            let entries = [("world", calls[0]), ("pp", calls[1])];
+            let entries =
+                entries.into_iter().flat_map(|(name, n)| (1..=n).map(move |seq| entry(name, seq, false)));
+            ProcessHistory { pid, rank: Some(rank), ..process(twins, entries.collect()) }
+        };
+        let communicator = |hash: &str, launched: [u64; 2]| {
+            [(8, 0), (7, 1)].map(|(pid, rank)| RankReport {
+                comm_hash: hash.to_owned(),
+                pid,
+                n_ranks: 2,
+                rank,
+                counters: Counters { coll_op_count: Some(launched[rank as usize]), ..Counters::default() },
+                ..RankReport::default()
+            })
+        };
+        // What torch has called of the groups on both ranks, and what NCCL has launched of two communicators.
+        let noted = |calls: [[u64; 2]; 2], launched: [[u64; 2]; 2]| {
+            let [first, second] = launched;
+            let mut ranks = [communicator("0x7", first), communicator("0x9", second)].concat();
+            notes(vec![of(8, 4, calls[0]), of(7, 5, calls[1])], &mut ranks);
+            ranks.into_iter().map(|rank| rank.noted.map(|noted| noted.group)).collect::<Vec<_>>()
+        };
+        let [world, pp] = ["(world)", "(pp)"].map(|name| Some(name.to_owned()));
+        let told = noted([[4, 3], [4, 3]], [[3, 3], [4, 4]]);
+        assert_eq!(told, [pp.clone(), pp, world.clone(), world]);
+        let nothing = [None, None, None, None];
+        assert_eq!(noted([[4, 4], [4, 4]], [[4, 4], [4, 4]]), nothing, "as many of both");
+        // Rank 1 has called the fourth and not launched it.
+        assert_eq!(noted([[4, 3], [4, 3]], [[4, 3], [9, 9]]), nothing, "on one rank only");
+        // Neither has launched its fourth, so that both are like the other group.
+        assert_eq!(noted([[4, 3], [4, 3]], [[3, 3], [3, 3]]), nothing, "of two communicators");
     }
 
     #[test]

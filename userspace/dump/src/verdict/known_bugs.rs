@@ -45,7 +45,7 @@ struct Bug {
     remedy: &'static str,
 }
 
-const BUGS: [Bug; 5] = [
+const BUGS: [Bug; 6] = [
     // Slots that are given back by a weak compare-exchange get lost (src/proxy.cc, ncclProxyGetPostedOps),
     // until the launching thread waits for one while none is in use.
     Bug {
@@ -110,6 +110,27 @@ const BUGS: [Bug; 5] = [
         what: "its GPU is in the op and its proxy does not know that the registered buffer may be written: the \
                flag was erased",
         remedy: "set NCCL_LOCAL_REGISTER=0 and NCCL_GRAPH_REGISTER=0",
+    },
+    // Ranks exchange keys in a ring over their network adapters. A message that does not arrive is never
+    // missed (src/transport/net_ib/gin.cc, ncclGinIbAllGather).
+    Bug {
+        issues: "nccl#2318, also nccl#2203",
+        versions: [Some("2.28.0"), None],
+        processor: None,
+        is_sure: false,
+        fits: |_, threads| {
+            // A thread of the library's own makes it, where the call is of a group.
+            let exchanges =
+                |function: Option<&str>| function.is_some_and(|name| name.contains("GinIbAllGather"));
+            threads.iter().any(|thread| {
+                let mut frames = thread.frames.iter().map(|frame| frame.function.as_deref());
+                exchanges(thread.nccl_function.as_deref()) || frames.any(exchanges)
+            })
+        },
+        what: "it exchanges keys over its network adapters for GPU-initiated networking, and a message does not \
+               arrive",
+        remedy: "see that the adapters of neighbouring ranks reach each other, also two of one host; else set \
+                 NCCL_CROSS_NIC=0",
     },
     // The driver forms the group of GPUs for NVLink SHARP, and does not come back.
     Bug {
@@ -318,6 +339,22 @@ mod tests {
         assert_eq!(issue(&stands("libcuda.so.580.95.05", "ncclNvlsSetup")), Some("nccl#2385"));
         assert_eq!(issue(&stands("libcuda.so.580.95.05", "ncclTransportP2pSetup")), None, "another stage");
         assert_eq!(issue(&stands("libnccl.so.2", "ncclNvlsSetup")), None, "it waits for other ranks");
+    }
+
+    #[test]
+    fn keys_of_network_adapters_that_do_not_arrive_are_known() {
+        let made = || [0, 1, 2, 3].map(|number| over_nvlink(number, 5, None));
+        let on = |version, place| judged(&mut made(), (version, Machine::X86_64), ALL, place);
+        let exchanges = ("ncclDevCommCreate", "ncclGinIbAllGather");
+        assert_eq!(issue(&on("2.30.4", exchanges)), Some("nccl#2318"));
+        // In a sample of a function that it calls.
+        let frame = NamedFrame { function: Some("ncclGinIbAllGather".to_owned()), ..NamedFrame::default() };
+        let below = Thread { frames: vec![frame], ..thread(("ncclDevCommCreate", "ncclIbTest")) };
+        let verdict = judged_in(&mut made(), ("2.30.4", Machine::X86_64), ALL, &below);
+        assert_eq!(issue(&verdict), Some("nccl#2318"));
+        let waits = on("2.30.4", ("ncclDevCommCreate", "bootstrapAllGather"));
+        assert_eq!(issue(&waits), None, "it waits for other ranks");
+        assert_eq!(issue(&on("2.27.7", exchanges)), None, "before there was any");
     }
 
     #[test]
