@@ -133,7 +133,7 @@ fn counted(
         let notes = notes_of(rank, processes);
         let found = notes.into_iter().flat_map(|notes| fitting(rank, notes, groups)).filter(equal);
         let names: BTreeSet<GroupName> =
-            found.map(|(_, group)| (group.name.clone(), group.description.clone())).collect();
+            found.map(|(_, group)| (Arc::clone(&group.name), Arc::clone(&group.description))).collect();
         let known = all.entry(&rank.comm_hash).or_insert_with(|| names.clone());
         known.retain(|name| names.contains(name));
     }

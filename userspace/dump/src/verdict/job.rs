@@ -227,6 +227,9 @@ fn over_communicators(
         let hash = first.report.name.as_ref().map_or_else(String::new, |_| format!(" [{hash}]"));
         let never = first.report.verdict.kind == Some(Kind::NeverMatches);
         let is_mutual = culprits.is_empty() && first.report.verdict.kind == Some(Kind::NoCounterpart);
+        // Of two ranks that differ nobody knows which is wrong.
+        let are_divided = first.report.verdict.kind == Some(Kind::OtherOperation)
+            && first.report.verdict.culprits.len() == first.report.n_ranks as usize;
         let what_for = if never {
             "can never be made".to_owned()
         } else if is_mutual {
@@ -234,6 +237,8 @@ fn over_communicators(
                 "does not go on: {} wait for each other",
                 by_process(&first.report.verdict.victims, &first.victims)
             )
+        } else if are_divided {
+            format!("does not go on: {whom} called operations that do not match")
         } else {
             format!("waits for {whom}")
         };
@@ -315,6 +320,18 @@ mod tests {
             (job.kind, &*job.communicators),
             (Some(Kind::NotJoined), &["B".to_owned(), "A".to_owned()][..])
         );
+    }
+
+    #[test]
+    fn ranks_of_which_each_differs_are_not_waited_for() {
+        let mut one = communicator("A", State::Stuck, &[0, 1, 2, 3], &[]);
+        one.verdict.kind = Some(Kind::OtherOperation);
+        let said = over(std::slice::from_ref(&one), &[]).unwrap().sentence;
+        assert!(said.contains("A does not go on: ranks 0, 1, 2, 3 (process"), "{said}");
+        assert!(said.ends_with("called operations that do not match"), "{said}");
+        one.verdict.culprits = vec![3];
+        let said = over(std::slice::from_ref(&one), &[]).unwrap().sentence;
+        assert!(said.contains("waits for rank 3"), "{said}");
     }
 
     #[test]
