@@ -157,7 +157,7 @@ fn a_rank_that_was_killed_is_named_whether_its_process_is_given_or_not() {
         job.signal(index, Signal::KILL).unwrap();
         let said = format!("process {} has exited", job.bed.ready.pids[index]);
         job.check_stuck(rank, &said).unwrap();
-        job.check_stuck_without(&[index], rank, "was not read").unwrap();
+        job.check_stuck_without(&[index], rank, "is waited for: it was on this host").unwrap();
     });
 }
 
