@@ -277,6 +277,7 @@ mod tests {
         copies[0] = None;
         assert_eq!(places.counts(&copies), None);
     }
+
     /// In our own memory: pieces of one page are one read, and each has its own bytes.
     #[test]
     fn pieces_of_a_page_are_read_together() {

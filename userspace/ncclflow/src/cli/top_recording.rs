@@ -113,11 +113,7 @@ impl View {
                 ago(silence.as_secs_f64()),
                 Duration::from_nanos(TAIL_NS).as_secs()
             );
-            let last = Snapshot {
-                at_ns: self.recording.pipeline.last_ns,
-                statistics: self.live.read(),
-                gpus: Vec::new(),
-            };
+            let last = self.known_at(self.recording.pipeline.last_ns);
             return print_once(args, &self.subject, [&latest, &latest, &last], self.note());
         }
         let mut before = latest.clone();
@@ -135,6 +131,11 @@ impl View {
             before = latest;
         }
         print_once(args, &self.subject, [&before, &earlier, &now], self.note())
+    }
+
+    /// Returns all that was read, as what is known at this time.
+    fn known_at(&self, at_ns: u64) -> Snapshot {
+        Snapshot { at_ns, statistics: self.live.read(), gpus: Vec::new() }
     }
 
     /// Returns the time since the latest record, if it is long: the tracer was killed, or nothing happens.
@@ -171,12 +172,10 @@ impl Watched for View {
 
     /// Returns what is known now: until the latest record, or, where nothing comes for long, until now.
     fn snapshot(&mut self) -> Snapshot {
-        let until_ns = match self.silence() {
-            Some(_) => now_ns(ClockId::Monotonic),
-            None => self.recording.pipeline.last_ns,
-        };
+        let is_silent = self.silence().is_some();
+        let until_ns = if is_silent { now_ns(ClockId::Monotonic) } else { self.recording.pipeline.last_ns };
         self.at_ns = self.at_ns.max(until_ns);
-        Snapshot { at_ns: self.at_ns, statistics: self.live.read(), gpus: Vec::new() }
+        self.known_at(self.at_ns)
     }
 
     fn subject(&self) -> &Subject {

@@ -88,10 +88,13 @@ fn is_program(error: &clap::Error) -> bool {
     let is_word =
         |value: &ContextValue| matches!(value, ContextValue::String(word) if !word.starts_with('-'));
     let attaches = |name: &str| matches!(name, "record" | "top" | "dump" | "watch" | "history");
-    let matches = Cli::command().ignore_errors(true).try_get_matches().ok();
-    error.kind() == ErrorKind::UnknownArgument
-        && error.get(ContextKind::InvalidArg).is_some_and(is_word)
-        && matches.is_some_and(|matches| matches.subcommand_name().is_some_and(attaches))
+    let is_refused =
+        error.kind() == ErrorKind::UnknownArgument && error.get(ContextKind::InvalidArg).is_some_and(is_word);
+    is_refused
+        && Cli::command()
+            .ignore_errors(true)
+            .try_get_matches()
+            .is_ok_and(|matches| matches.subcommand_name().is_some_and(attaches))
 }
 
 /// Returns the command, if its options have variables, and its options that are given on the command line;
