@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Traces of torch's profiler beside our exports.
 
-torch_traces.py manifest ARCHIVE TRACE RECORDER      `export -f perfetto --manifest`
+torch_traces.py manifest ARCHIVE TRACE ORIGINAL RECORDER   `export -f perfetto --manifest`; TRACE is ORIGINAL, shifted
 torch_traces.py shift TRACE OUT UNIX_NS              the same trace, with its first launch at that time
 torch_traces.py make LINES OUT                       a trace of rank 0 in which each of its collectives has a kernel
 torch_traces.py chakra FOLDER TRACE [LINES]          `export -f chakra --kineto`; with LINES, of a trace that was made of them
@@ -38,7 +38,11 @@ def trace(path):
     return json.loads(load(path), parse_float=str, parse_int=str)
 
 
-def manifest(archive, kineto, recorder):
+def base(kineto):
+    return int(trace(kineto)["baseTimeNanoseconds"])
+
+
+def manifest(archive, kineto, original, recorder):
     with tarfile.open(archive) as tar:
         members = {member.name: tar.extractfile(member).read() for member in tar.getmembers()}
     text = members.pop("perfetto_manifest.json")
@@ -59,10 +63,11 @@ def manifest(archive, kineto, recorder):
     offset = beside["clocks"]["offset_ns"]
     if not isinstance(offset, int):
         fail(f"offset_ns is {offset}")
+    shifted = base(kineto) - base(original)
     noted = defaultdict(list)
     with gzip.open(recorder) as file:
         for entry in pickle.load(file)["entries"]:
-            noted[entry["profiling_name"]].append(entry["time_created_ns"])
+            noted[entry["profiling_name"]].append(entry["time_created_ns"] + shifted)
     calls = 0
     for event in trace(kineto)["traceEvents"]:
         if event.get("cat") == "user_annotation" and event["name"] in noted:

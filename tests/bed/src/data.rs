@@ -1,4 +1,4 @@
-//! Input values and expected results. Each value depends on rank, operation and element. Sums of up to 32
+//! Input values and expected results. Each value depends on rank, operation and element. Sums of up to 64
 //! ranks are exact in every type.
 
 use std::ops::Range;

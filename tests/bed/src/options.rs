@@ -28,7 +28,7 @@ pub(crate) struct Options {
     pub(crate) nvml: Option<PathBuf>,
 
     /// Ranks of each communicator
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=32))]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
     pub(crate) ranks: u32,
 
     /// All ranks as threads of one process, or a process each

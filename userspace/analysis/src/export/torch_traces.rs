@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use super::source::Source;
 
@@ -18,11 +18,11 @@ pub(super) struct TorchTrace<'t> {
     pub(super) span_ns: (u64, u64),
 }
 
-/// Says which traces are of another time, or of another job, than the recordings.
+/// Refuses traces that do not belong to the recordings.
 ///
 /// # Errors
-/// If two traces are of one rank.
-pub(super) fn strangers(traces: &[TorchTrace<'_>], sources: &[Source]) -> Result<Vec<String>> {
+/// If two traces are of one rank, or one is of another time, or of another job, than the recordings.
+pub(super) fn check(traces: &[TorchTrace<'_>], sources: &[Source]) -> Result<()> {
     let mut ranks: BTreeMap<i32, &Path> = BTreeMap::new();
     for trace in traces {
         let Some(rank) = trace.rank else { continue };
@@ -31,7 +31,9 @@ pub(super) fn strangers(traces: &[TorchTrace<'_>], sources: &[Source]) -> Result
         }
     }
     let recordings = Recordings::of(sources);
-    Ok(traces.iter().flat_map(|trace| recordings.differs_from(trace)).collect())
+    let strangers: Vec<String> = traces.iter().flat_map(|trace| recordings.differs_from(trace)).collect();
+    ensure!(strangers.is_empty(), "{}", strangers.join("; "));
+    Ok(())
 }
 
 /// What recordings say of their jobs and times.
@@ -124,7 +126,7 @@ mod tests {
     #[test]
     fn two_traces_of_one_rank_are_refused() {
         let traces = [trace(None, 1, 2), trace(None, 1, 2)];
-        let error = strangers(&traces, &[]).unwrap_err().to_string();
+        let error = check(&traces, &[]).unwrap_err().to_string();
         assert_eq!(error, "`t.json` and `t.json` are both of rank 0");
     }
 }

@@ -45,13 +45,16 @@ fn a_trace_of_torch_lies_beside_ours_at_its_own_time() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    recorded("net_steps").cut_to(20_000).record(&path("recorded"), 0..20_000);
-    let torch = trace("kineto_ddp_rank0.json.gz");
-    let exported = with(&path("recorded"), &path("job.tar"), Format::Perfetto, &torch).unwrap();
-    let compared = script(&[Path::new("manifest"), &path("job.tar"), &torch, &trace("fr_ddp_rank0.pkl.gz")]);
+    let recorded = recorded("net_steps").cut_to(20_000);
+    recorded.record(&path("recorded"), 0..20_000);
+    // Of another run of the job, at the time of this one.
+    let (torch, shifted) = (trace("kineto_ddp_rank0.json.gz"), path("shifted.json.gz"));
+    let begin = (recorded.span().0 + recorded.offset()).to_string();
+    script(&[Path::new("shift"), &torch, &shifted, Path::new(&begin)]);
+    with(&path("recorded"), &path("job.tar"), Format::Perfetto, &shifted).unwrap();
+    let noted = trace("fr_ddp_rank0.pkl.gz");
+    let compared = script(&[Path::new("manifest"), &path("job.tar"), &shifted, &torch, &noted]);
     assert_eq!(compared["calls"], 20, "{compared}");
-    // It was another run of the job.
-    assert!(exported.notes.iter().any(|note| note.contains("is of another time")), "{:?}", exported.notes);
     // What is in the archive is the trace that we write without it.
     run(&[&path("recorded")], &path("lines"), Format::Jsonl, Choice::default());
     let own = compare("perfetto_trace.py", &path("job.pftrace"), &[path("lines")], &[]);
@@ -62,8 +65,13 @@ fn a_trace_of_torch_lies_beside_ours_at_its_own_time() {
         r#"{"traceEvents":[{"ph":"X","name":"a","pid":1,"tid":1,"ts":12.5,"dur":1}]}"#,
     )
     .unwrap();
-    for (bad, word) in [("old.json", "baseTimeNanoseconds"), ("missing.json", "cannot open")] {
-        let error = with(&path("recorded"), &path("bad.tar"), Format::Perfetto, &path(bad)).unwrap_err();
+    let bad = [
+        (path("old.json"), "baseTimeNanoseconds"),
+        (path("missing.json"), "cannot open"),
+        (torch, "is of another time"),
+    ];
+    for (bad, word) in bad {
+        let error = with(&path("recorded"), &path("bad.tar"), Format::Perfetto, &bad).unwrap_err();
         assert!(format!("{error:#}").contains(word), "{error:#}");
         assert!(!path("bad.tar").exists());
     }

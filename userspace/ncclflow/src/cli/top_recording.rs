@@ -139,10 +139,11 @@ impl View {
     }
 
     /// Returns the time since the latest record, if it is long: the tracer was killed, or nothing happens.
+    /// A recording without any record has only begun.
     fn silence(&self) -> Option<Duration> {
-        let since_ns = now_ns(ClockId::Monotonic).saturating_sub(self.recording.pipeline.last_ns);
-        let silence = Duration::from_nanos(since_ns);
-        (!self.recording.is_over && silence > SILENCE).then_some(silence)
+        let last_ns = self.recording.pipeline.last_ns;
+        let silence = Duration::from_nanos(now_ns(ClockId::Monotonic).saturating_sub(last_ns));
+        (!self.recording.is_over && last_ns > 0 && silence > SILENCE).then_some(silence)
     }
 
     /// Returns a note on damage or silence.

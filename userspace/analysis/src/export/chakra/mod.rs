@@ -18,7 +18,7 @@ mod trace_file;
 use flow::{
     schema::{ApiCall, Op, RankKey},
     session::{LibraryReport, ProbeStrategy, SessionReport},
-    text::{self, joined},
+    text,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,7 +42,7 @@ use super::{
     job::Job,
     run::{Exported, write_json},
     source::Source,
-    torch_traces::{TorchTrace, strangers},
+    torch_traces::{self, TorchTrace},
     view::{Row, View, Wanted, counted},
 };
 use recording::sinks::OutputDir;
@@ -386,10 +386,7 @@ fn micros(ns: u64) -> u64 {
 impl View for Chakra {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
         let traces: Vec<TorchTrace<'_>> = self.compute.values().map(Compute::facts).collect();
-        let strangers = strangers(&traces, sources)?;
-        if !strangers.is_empty() {
-            bail!("{}", joined(strangers, "; "));
-        }
+        torch_traces::check(&traces, sources)?;
         self.job = Job::of(sources)?;
         Ok(())
     }

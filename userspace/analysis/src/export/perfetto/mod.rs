@@ -81,8 +81,6 @@ pub(super) struct Perfetto {
     /// The last op, whose messages come.
     op: Option<PendingOp>,
     totals: Totals,
-    /// Traces beside ours that are of another time or job.
-    strangers: Vec<String>,
     /// Numbers of the latest planned ops that are drawn, by rank.
     drawn: HashMap<RankKey, BTreeSet<u64>>,
 }
@@ -97,7 +95,6 @@ impl Perfetto {
             offset_ns: 0,
             op: None,
             totals: Totals::default(),
-            strangers: Vec::new(),
             drawn: HashMap::default(),
         })
     }
@@ -291,7 +288,7 @@ impl Perfetto {
 
 impl View for Perfetto {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
-        self.strangers = self.file.file.strangers(sources)?;
+        self.file.file.check_beside(sources)?;
         let first = sources.iter().filter_map(Source::wall_span_ns).map(|(first, _)| first).min();
         let first = first.unwrap_or_default();
         let is_one_host = sources.windows(2).all(|pair| pair[0].host() == pair[1].host());
@@ -348,7 +345,6 @@ impl View for Perfetto {
                     .to_owned(),
             );
         }
-        notes.append(&mut self.strangers);
         notes.extend(counted([
             (
                 self.totals.further_channels,

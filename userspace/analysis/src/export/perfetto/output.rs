@@ -213,13 +213,10 @@ impl TraceOutput {
         Ok(self.write_all(&[0; 2 * BLOCK])?)
     }
 
-    /// Returns notes on traces beside ours that are of another time or job than the recordings.
-    ///
-    /// # Errors
-    /// If two of them are of one rank.
-    pub(super) fn strangers(&self, sources: &[Source]) -> Result<Vec<String>> {
+    /// Refuses traces beside ours that do not belong to the recordings.
+    pub(super) fn check_beside(&self, sources: &[Source]) -> Result<()> {
         let beside: Vec<TorchTrace<'_>> = self.beside.iter().map(Beside::facts).collect();
-        torch_traces::strangers(&beside, sources)
+        torch_traces::check(&beside, sources)
     }
 
     pub(super) fn is_archive(&self) -> bool {
