@@ -147,6 +147,11 @@ pub(crate) fn preload(path: &Path) -> Result<()> {
     dlopen(path, libc::RTLD_NOW | libc::RTLD_GLOBAL).map(drop)
 }
 
+/// Opens a library that is there, and is not used.
+pub(crate) fn load(path: &Path) -> Result<()> {
+    dlopen(path, libc::RTLD_NOW | libc::RTLD_LOCAL).map(drop)
+}
+
 fn dlopen(path: &Path, flags: i32) -> Result<usize> {
     let name = CString::new(path.as_os_str().as_encoded_bytes()).context("the path has a NUL byte")?;
     // SAFETY: a C string; what the library's constructors do is what the caller asks for.

@@ -23,6 +23,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     pub(crate) symbols: Option<PathBuf>,
 
+    /// Another library that each process loads first, as a program has one NCCL of torch's and one of another's
+    #[arg(long, value_name = "PATH")]
+    pub(crate) also_load: Option<PathBuf>,
+
     /// The NVML double; by default libnvidia_ml.so beside this program
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml: Option<PathBuf>,

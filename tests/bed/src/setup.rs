@@ -35,6 +35,9 @@ pub(crate) fn prepare(options: &Options) -> Result<Nccl> {
     runtime::hidden_pages::hide_from(options.hide_arguments.unwrap_or(u64::MAX));
     environment::apply(options)?;
     library::preload(&nvml_double(options)?)?;
+    if let Some(unused) = &options.also_load {
+        library::load(unused)?;
+    }
     let library = Library::open(&options.library, options.symbols())?;
     // CUDA 12 renamed this function when its struct grew; CUDA 13 has the plain name again.
     let cuda_13 = !library.has_runtime_function("cudaGetDeviceProperties_v2");

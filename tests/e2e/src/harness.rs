@@ -4,6 +4,7 @@ pub mod bed;
 pub mod callers;
 pub mod cgroup;
 pub mod conformance;
+pub mod delayed_link;
 pub mod disk;
 pub mod dumper;
 pub mod exported;

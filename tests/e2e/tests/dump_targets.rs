@@ -104,6 +104,26 @@ fn all_finds_libraries_under_other_names_that_were_deleted_and_other_failures_ar
     assert_eq!(dump.communicators.iter().find(hash).unwrap().verdict.culprits, [1]);
 }
 
+/// As torch's NCCL beside one that another library has brought: memory is searched by the layouts of both.
+#[test]
+fn beside_another_nccl_each_communicator_is_found_once_and_by_its_own_layout() {
+    for (version, other) in
+        [("2.27.5-cu12", "copy"), ("2.27.5-cu12", "2.24.3-cu12"), ("2.24.3-cu12", "2.27.5-cu12")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let copy = folder.path().join("libnccl.so.2");
+        let Some(original) = programs::nccl(if other == "copy" { version } else { other }) else { return };
+        fs::copy(original, &copy).unwrap();
+        let workload = format!("--absent 1@3 --iters 6 --also-load {}", copy.display());
+        let Some(job) = World::going(version, SMALL_PROCESSES, &workload).unwrap() else { return };
+        let dump = job.check_stuck(1, "rank 1 has not joined").unwrap();
+        assert_eq!(list(&process_of(&dump)["libraries"]).len(), 2, "{version} {other}");
+        for rank in dump.communicators.iter().flat_map(|communicator| &communicator.ranks) {
+            assert_eq!(rank["ncclVersion"], version.split_once('-').unwrap().0, "{other}");
+        }
+    }
+}
+
 /// Versions before the marks at both ends of a communicator. Their kernels move nothing here, so that all
 /// ranks stand in the first op; what is read of them must be right all the same.
 /// `cargo xtask nccl fetch 2.18.1 …`

@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use nccl_library::{layouts::Layouts, nccl::NcclVersion};
 
-use super::{
-    DumpReport, ProcessReport, communicator, motion,
-    process::{Layout, Target},
-};
+use super::{DumpReport, ProcessReport, communicator, libraries::Layout, motion, process::Target};
 use inspect::{
     host::host_name,
     memory::{AddressSpace, Memory, ReadError, ScanLimits},

@@ -17,6 +17,7 @@ mod flight_recorder;
 mod forged;
 mod gpus;
 pub mod history;
+mod libraries;
 mod motion;
 mod nics;
 mod of_host;

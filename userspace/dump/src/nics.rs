@@ -114,6 +114,12 @@ pub(super) struct NicLayout {
     names: Vec<NameTable>,
 }
 
+/// Returns the mapping of a file that has this address.
+fn file_at(mappings: &[Mapping], at: u64) -> Option<&Mapping> {
+    let mut files = mappings.iter().filter(|mapping| mapping.inode != 0);
+    files.find(|mapping| (mapping.start.0..mapping.end.0).contains(&at))
+}
+
 impl NicLayout {
     pub(super) fn of(layouts: &Layouts, variables: &BTreeMap<String, ElfVaddr>) -> Self {
         let table = |plugin: &'static str, variable: &[&str], device: StructRef, name: FieldRef| {
@@ -133,6 +139,13 @@ impl NicLayout {
         }
     }
 
+    /// Returns the inode of the file in which the plugin of the communicator at `comm` is: of NCCL's own plugins, the
+    /// library that has made it.
+    pub(super) fn file_of_plugin(&self, memory: Memory<'_>, mappings: &[Mapping], comm: u64) -> Option<u64> {
+        let [plugin, _] = places::read(memory, comm, self.comm).ok()?;
+        file_at(mappings, plugin?).map(|mapping| mapping.inode)
+    }
+
     /// Reads what the communicator at `comm` has of these devices. `mappings`: those of its process;
     /// `ports`: the host's.
     pub(super) fn read(
@@ -145,11 +158,8 @@ impl NicLayout {
     ) -> Vec<NicReport> {
         let [plugin, topology] = places::read(memory, comm, self.comm).unwrap_or_default();
         // The plugin is a variable of the library, as its table of devices is.
-        let is_at = |at: u64| {
-            let mut files = mappings.iter().filter(|mapping| mapping.inode != 0);
-            files.find(|mapping| (mapping.start.0..mapping.end.0).contains(&at))
-        };
-        let base = plugin.and_then(is_at).and_then(|of_file| own_list::begin_of(mappings, of_file.inode));
+        let file = plugin.and_then(|at| file_at(mappings, at));
+        let base = file.and_then(|of_file| own_list::begin_of(mappings, of_file.inode));
         let plugin = plugin.filter(|at| *at != 0).and_then(|at| plugin_name(memory, at));
         let guids = topology.zip(self.topology).and_then(|(at, layout)| layout.guids(memory, at));
         let guids = guids.unwrap_or_default();

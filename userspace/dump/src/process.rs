@@ -5,138 +5,34 @@ use inspect::{
     gpu::bus_id,
     host::host_name,
     memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanReport},
-    process::{LibraryId, MappedLibrary, Process, Users, age_seconds},
-    resolver::{self, What},
+    process::{MappedLibrary, Process, age_seconds},
+    resolver,
     threads::{self, Names, NativeNames, Sampler},
 };
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    collections::{BTreeSet, HashMap, hash_map::Entry},
     sync::Arc,
     time::{Duration, Instant},
 };
 use torch_history::told_rank;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 
 use super::{
-    AbsentRank, DumpOptions, LibraryReport, OpReport, Owner, ProcessReport, ProcessState, Progress,
-    ProxyListState, ProxyReport, RankReport,
-    absent::{LiveProcesses, PeerTable},
+    AbsentRank, DumpOptions, OpReport, Owner, ProcessReport, ProcessState, Progress, ProxyListState,
+    ProxyReport, RankReport,
+    absent::LiveProcesses,
     activity::Sample,
-    comm_layout::CommLayout,
     communicator::{self, Communicator},
-    connections::{ConnectionLayout, Peers},
-    nics::NicLayout,
-    own_list::OwnList,
-    pending::PendingLayout,
+    connections::Peers,
+    libraries::{Layout, Libraries},
     places,
     process_state::live_threads,
-    proxy::{self, ProxyLayout, ProxyList, ProxyOp},
+    proxy::{self, ProxyList, ProxyOp},
     python::{self, Runtimes},
-    ras_peers::RasPeers,
-    set_up::SetUpLayout,
     store_wait::{self, StoreWait},
 };
 use flow::identity::Largest;
-use nccl_library::{
-    fields::{IntField, comm},
-    layouts::Layouts,
-    nccl::NcclVersion,
-    symbols::{DebugFiles, LayoutSource, ProblemKind},
-};
-
-#[derive(Debug)]
-pub(super) struct Layout {
-    /// Version of the library, as far as it is known.
-    version: Option<String>,
-    /// The NCCL library; `None` for memory that somebody has made up.
-    pub(super) library: Option<LibraryId>,
-    pub(super) comm: CommLayout,
-    connections: ConnectionLayout,
-    pub(super) proxy: ProxyLayout,
-    pending: PendingLayout,
-    bus_id: Option<IntField>,
-    pub(super) peers: Option<PeerTable>,
-    pub(super) own_list: Option<OwnList>,
-    ras_peers: Option<RasPeers>,
-    set_up: SetUpLayout,
-    nics: NicLayout,
-}
-
-/// Libraries that were resolved already: several processes map the same one.
-#[derive(Debug)]
-pub(super) struct Libraries {
-    debug_files: DebugFiles,
-    known: BTreeMap<LibraryId, (LibraryReport, Option<Arc<Layout>>)>,
-    users: Users,
-}
-
-impl Libraries {
-    pub(super) fn new(debug_files: DebugFiles) -> Self {
-        Self { debug_files, known: BTreeMap::new(), users: Users::read() }
-    }
-
-    /// Returns the number of libraries that are known.
-    pub(super) fn count(&self) -> usize {
-        self.known.len()
-    }
-
-    /// Returns the report of a library, and its layout if it has one.
-    fn resolve(&mut self, file: &MappedLibrary) -> (LibraryReport, Option<Arc<Layout>>) {
-        if let Some(known) = self.known.get(&file.id) {
-            return known.clone();
-        }
-        let mut report = LibraryReport { path: file.path.display().to_string(), ..LibraryReport::default() };
-        let layout = self.layout(file, &mut report);
-        report.unusable = layout.as_ref().err().map(|error| format!("{error:#}"));
-        let found = (report, layout.ok().map(Arc::new));
-        self.known.insert(file.id, found.clone());
-        found
-    }
-
-    fn layout(&self, file: &MappedLibrary, report: &mut LibraryReport) -> Result<Layout> {
-        let resolved = resolver::resolve(file, What::Dump, &self.debug_files);
-        let resolution = resolved.context("reading the library")?.resolution;
-        report.version = resolution.nccl_version.map(|version| version.to_string());
-        report.build_id = resolution.build_id.as_ref().map(ToString::to_string);
-        report.processor = Some(resolution.machine);
-        report.symbols = Some(resolution.symbol_source);
-        report.layouts_from = Some(resolution.layouts_from);
-        if resolution.layouts_from == LayoutSource::Unknown {
-            let why = resolution.problems.iter().find(|problem| problem.kind == ProblemKind::StructMissing);
-            let why = why.map_or("there is no debugging information", |problem| &problem.what);
-            bail!("its struct layouts are not known: {why}");
-        }
-        let layout = Layout::of(&resolution.layouts, resolution.nccl_version)?;
-        Ok(Layout {
-            library: Some(file.id),
-            own_list: OwnList::of(&resolution),
-            ras_peers: RasPeers::of(&resolution),
-            nics: NicLayout::of(&resolution.layouts, &resolution.variables),
-            ..layout
-        })
-    }
-}
-
-impl Layout {
-    /// Makes a layout without the list of communicators that the library itself keeps.
-    pub(super) fn of(layouts: &Layouts, version: Option<NcclVersion>) -> Result<Self> {
-        Ok(Self {
-            version: version.map(|version| version.to_string()),
-            library: None,
-            comm: CommLayout::new(layouts, version)?,
-            connections: ConnectionLayout::new(layouts)?,
-            proxy: ProxyLayout::new(layouts)?,
-            pending: PendingLayout::new(layouts),
-            bus_id: comm::BUS_ID.find_int(layouts),
-            peers: PeerTable::new(layouts),
-            own_list: None,
-            ras_peers: None,
-            set_up: SetUpLayout::new(layouts),
-            nics: NicLayout::of(layouts, &BTreeMap::new()),
-        })
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Target {
@@ -234,21 +130,33 @@ impl Target {
         let layouts: Vec<Arc<Layout>> = layouts.filter(|layout| seen.insert(layout.library)).collect();
         for layout in layouts {
             let searched = self.scan(&layout, &space, options, false, progress);
-            let Ok((mut found, scan)) = searched else { continue };
-            found.retain(|comm| self.found.iter().all(|known| known.address != comm.report.address));
+            let Ok((found, scan)) = searched else { continue };
             self.add(found, scan, &layout);
         }
         self.found.len() > before
     }
 
-    /// Adds the communicators that a search has found by the layout of a library.
+    /// Adds the communicators that a search has found by the layout of a library. One that is known by that of
+    /// another library, which the process has as well, is of the library that has its network plugin.
     pub(super) fn add(&mut self, found: Vec<Communicator>, scan: ScanReport, layout: &Arc<Layout>) {
         self.report.scan = Some(scan);
-        self.found.extend(found.into_iter().map(|comm| {
+        for comm in found {
             let RankReport { address, comm_hash, .. } = comm.report;
-            Found { layout: Arc::clone(layout), address, comm_hash }
-        }));
+            let new = Found { layout: Arc::clone(layout), address, comm_hash };
+            match self.found.iter().position(|known| known.address == address) {
+                Some(known) if self.has_made(layout, address) => self.found[known] = new,
+                Some(_) => {}
+                None => self.found.push(new),
+            }
+        }
         self.report.communicators = self.found.len();
+    }
+
+    /// Tells whether the library of a layout is known to have made a communicator.
+    fn has_made(&self, layout: &Layout, comm: u64) -> bool {
+        let mappings = resolver::maps(self.process.pid()).unwrap_or_default();
+        let plugin_in = layout.nics.file_of_plugin(Memory::new(&self.process), &mappings, comm);
+        layout.library.is_some_and(|library| plugin_in == Some(library.inode))
     }
 
     fn scan(

@@ -1,6 +1,6 @@
 //! Jobs and their faults, drawn from a seed.
 
-use std::{collections::BTreeSet, fmt};
+use std::{collections::BTreeSet, fmt, time::Duration};
 
 use ncclflow_e2e::harness::namespaces::BURST;
 use test_support::damage::Random;
@@ -24,6 +24,8 @@ pub(super) enum FaultKind {
     Link,
     /// A stage of a pipeline has more to compute
     Stage,
+    /// What a host sends takes its time, at any rate; only where it is asked for
+    Delay,
     /// The GPU of a rank computes longer, and the host of another launches late, by half as much; only where it is
     /// asked for
     Two,
@@ -101,7 +103,7 @@ impl Fault {
             FaultKind::Host | FaultKind::Pause | FaultKind::Stopped | FaultKind::Processor => {
                 ("host", BTreeSet::from([rank]), None)
             }
-            FaultKind::Link => ("link", BTreeSet::from([rank]), Some(after)),
+            FaultKind::Link | FaultKind::Delay => ("link", BTreeSet::from([rank]), Some(after)),
             FaultKind::Stage => ("stage", (rank..i64::from(ranks)).collect(), None),
         };
         let also = (self.kind == FaultKind::Two).then(|| ("host", BTreeSet::from([after])));
@@ -128,7 +130,7 @@ impl Case {
             _ => drawn,
         };
         let way = match kind {
-            FaultKind::Link => Way::Hosts,
+            FaultKind::Link | FaultKind::Delay => Way::Hosts,
             FaultKind::Processor => pick(&mut random, &[Way::Sockets, Way::Hosts]),
             _ if ranks > 4 => Way::SharedMemory,
             _ => pick(&mut random, &[Way::SharedMemory, Way::SharedMemory, Way::Sockets, Way::Hosts]),
@@ -161,7 +163,7 @@ impl Case {
             // A slow link can be seen in measured messages only.
             level: match (way, kind) {
                 (Way::SharedMemory, _) => "flow",
-                (_, FaultKind::Link) => "steps",
+                (_, FaultKind::Link | FaultKind::Delay) => "steps",
                 _ => pick(&mut random, &["flow", "steps"]),
             },
             sees_begin: random.below(2) == 0,
@@ -175,9 +177,10 @@ impl Case {
     }
 
     /// What the fault adds to an iteration that takes so long without it, in percent. What a limit on the
-    /// processor costs is not known.
+    /// processor costs is not known, nor how many messages wait for a delayed one.
     pub(super) fn put_in(&self, healthy_ms: f64) -> Option<f64> {
-        (self.fault.kind != FaultKind::Processor).then(|| self.fault.percent * self.compute_ms / healthy_ms)
+        let is_known = !matches!(self.fault.kind, FaultKind::Processor | FaultKind::Delay);
+        is_known.then(|| self.fault.percent * self.compute_ms / healthy_ms)
     }
 
     /// The job in a few words.
@@ -231,7 +234,11 @@ impl Case {
                     (rank..self.ranks).map(|rank| format!("{rank} gpu {percent:.3}")).collect();
                 lines.join("\n")
             }
-            FaultKind::None | FaultKind::Stopped | FaultKind::Processor | FaultKind::Link => String::new(),
+            FaultKind::None
+            | FaultKind::Stopped
+            | FaultKind::Processor
+            | FaultKind::Link
+            | FaultKind::Delay => String::new(),
         }
     }
 
@@ -248,6 +255,12 @@ impl Case {
         let bits = 8.0 * (bytes - f64::from(BURST)).max(1.0);
         let ms = self.compute_ms * self.fault.percent / 100.0;
         (bits / ms).max(1.0) as u64
+    }
+
+    /// Delay of all that a host sends: in a ring, data goes over each link twice in an all-reduce.
+    pub(super) fn delay(&self) -> Duration {
+        let ms = self.compute_ms * self.fault.percent / 100.0;
+        Duration::from_secs_f64(ms / 2e3 / f64::from(self.collectives))
     }
 }
 

@@ -10,7 +10,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use ncclflow_e2e::harness::{cgroup::Cgroup, namespaces::Namespaces, programs, recorder::Recorder};
+use ncclflow_e2e::harness::{
+    cgroup::Cgroup, delayed_link::DelayedLink, namespaces::Namespaces, programs, recorder::Recorder,
+};
 use rustix::{
     process::{Pid, Signal, kill_process},
     time::{ClockId, clock_gettime},
@@ -97,6 +99,13 @@ pub(super) fn run(
         }
         _ => None,
     };
+    let delayed = match (&namespaces, case.fault.kind) {
+        (Some(namespaces), FaultKind::Delay) => {
+            let Some(made) = namespaces.delayed(case.fault.rank) else { return Ok(None) };
+            Some(made)
+        }
+        _ => None,
+    };
     let folder = bench.fresh("job");
     fs::create_dir(&folder)?;
     let job = Files {
@@ -104,10 +113,11 @@ pub(super) fn run(
         log: folder.join("iterations"),
         states: folder.join("states"),
     };
-    let network = namespaces.as_ref().map_or_else(String::new, |namespaces| {
+    let options = namespaces.as_ref().map_or_else(String::new, |namespaces| {
         format!("--namespaces {} --env NCCL_SOCKET_IFNAME=eth0", namespaces.prefix())
     });
-    let running = bench.job(&format!("{} {} {network}", case.options(), job.options()))?;
+    let running = bench.job(&format!("{} {} {options}", case.options(), job.options()))?;
+    let network = Network { namespaces: namespaces.as_ref(), delayed: delayed.as_ref() };
     running.go()?;
     let begun = now();
     thread::sleep(HEALTHY);
@@ -119,10 +129,10 @@ pub(super) fn run(
         let recorder = record()?;
         thread::sleep(between);
         let from = now();
-        (recorder, Slow::begin(case, &running, &job, namespaces.as_ref())?, from)
+        (recorder, Slow::begin(case, &running, &job, network)?, from)
     } else {
         let from = now();
-        let fault = Slow::begin(case, &running, &job, namespaces.as_ref())?;
+        let fault = Slow::begin(case, &running, &job, network)?;
         thread::sleep(between);
         (record()?, fault, from)
     };
@@ -199,10 +209,19 @@ pub(super) fn check(ncclflow: &Path, recordings: &[PathBuf]) -> Result<Value> {
         .with_context(|| format!("`check`: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
+/// The network of a job whose hosts have one.
+#[derive(Clone, Copy)]
+struct Network<'a> {
+    namespaces: Option<&'a Namespaces>,
+    /// The link of the host whose messages can be delayed.
+    delayed: Option<&'a DelayedLink>,
+}
+
 /// A fault that lasts until this is dropped.
 struct Slow<'a> {
     faults: &'a Path,
     link: Option<(&'a Namespaces, u32)>,
+    delayed: Option<&'a DelayedLink>,
     /// Ends with it.
     quota: Option<Cgroup>,
     stops: Option<(&'static AtomicBool, thread::JoinHandle<()>)>,
@@ -210,23 +229,23 @@ struct Slow<'a> {
 
 impl<'a> Slow<'a> {
     /// `None`: this machine lacks something that it needs.
-    fn begin(
-        case: &Case,
-        job: &Job,
-        files: &'a Files,
-        namespaces: Option<&'a Namespaces>,
-    ) -> Result<Option<Self>> {
+    fn begin(case: &Case, job: &Job, files: &'a Files, network: Network<'a>) -> Result<Option<Self>> {
         let rank = case.fault.rank;
         let pid = *job.pids.get(rank as usize).context("no such rank")?;
-        let mut slow = Self { faults: &files.faults, link: None, quota: None, stops: None };
+        let mut slow = Self { faults: &files.faults, link: None, delayed: None, quota: None, stops: None };
         let part = case.fault.percent / (100.0 + case.fault.percent);
         match case.fault.kind {
             FaultKind::Link => {
-                let Some(namespaces) = namespaces else { return Ok(None) };
+                let Some(namespaces) = network.namespaces else { return Ok(None) };
                 if !namespaces.limit(rank, Some(case.kilobits())) {
                     return Ok(None);
                 }
                 slow.link = Some((namespaces, rank));
+            }
+            FaultKind::Delay => {
+                let Some(delayed) = network.delayed else { return Ok(None) };
+                delayed.delay(case.delay());
+                slow.delayed = Some(delayed);
             }
             FaultKind::Processor => {
                 // So much of a processor is what a rank of the bed needs at least.
@@ -269,6 +288,9 @@ impl Drop for Slow<'_> {
         let _ = fs::remove_file(self.faults);
         if let Some((namespaces, rank)) = self.link {
             namespaces.limit(rank, None);
+        }
+        if let Some(delayed) = self.delayed {
+            delayed.delay(Duration::ZERO);
         }
         if let Some((ends, stops)) = self.stops.take() {
             ends.store(true, Ordering::Relaxed);

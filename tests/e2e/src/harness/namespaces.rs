@@ -7,6 +7,8 @@ use std::{
 
 use test_support::need;
 
+use super::delayed_link::DelayedLink;
+
 /// A test network (RFC 5737).
 const NETWORK: &str = "192.0.2";
 /// Bytes that a limited one can send at once, after it has sent nothing for a while.
@@ -36,17 +38,34 @@ impl Namespaces {
         let mut is_made =
             ip(&format!("link add {bridge} type bridge")) && ip(&format!("link set {bridge} up"));
         for (number, name) in made.names().into_iter().enumerate() {
-            let (near, inside) = (format!("nfn{us}-{number}"), format!("netns exec {name} ip"));
             is_made = is_made
                 && ip(&format!("netns add {name}"))
-                && ip(&format!("link add {near} type veth peer name eth0 netns {name}"))
-                && ip(&format!("link set {near} master {bridge} up"))
-                && ip(&format!("{inside} address add {NETWORK}.{}/24 dev eth0", number + 1))
-                && ip(&format!("{inside} link set eth0 up"))
-                && ip(&format!("{inside} link set lo up"));
+                && ip(&format!("netns exec {name} ip link set lo up"))
+                && ip(&format!("link add nfn{us}-{number} type veth peer name eth0 netns {name}"))
+                && made.connect(number, &format!("nfn{us}-{number}"));
         }
         let remedy = "run where bridges and network namespaces may be made (iproute2)";
         need("network namespaces", is_made, remedy).then_some(made)
+    }
+
+    /// Gives one its address at `eth0`, and puts the other end of that on the bridge.
+    fn connect(&self, number: usize, far: &str) -> bool {
+        let inside = format!("netns exec {}{number} ip", self.prefix);
+        ip(&format!("link set {far} master {} up", self.bridge))
+            && ip(&format!("{inside} address add {NETWORK}.{}/24 dev eth0", number + 1))
+            && ip(&format!("{inside} link set eth0 up"))
+    }
+
+    /// Connects one anew, by a link whose delay can be set; `None`, as a skip, where the kernel has no TAP.
+    pub fn delayed(&self, number: u32) -> Option<DelayedLink> {
+        let (own, name) = (&self.bridge[3..], format!("{}{number}", self.prefix));
+        let (near, far) = (format!("nft{own}-{number}"), format!("nff{own}-{number}"));
+        let made = DelayedLink::start(&near, &far).ok().filter(|_| {
+            ip(&format!("netns exec {name} ip link delete eth0"))
+                && ip(&format!("link set {near} netns {name} name eth0"))
+                && self.connect(number as usize, &far)
+        });
+        need("tap", made.is_some(), "run where /dev/net/tun makes interfaces").then_some(made)?
     }
 
     /// What the name of each begins with; its number comes behind.

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::{
     comm_layout::{CommLayout, MAGIC},
+    libraries::Layout,
     places,
-    process::Layout,
 };
 use inspect::memory::{Memory, ReadError};
 use nccl_library::{

@@ -26,8 +26,9 @@ use self::counts::{CountedPlaces, Pieces, Reads};
 pub use self::processor::{Growth, ProcessorWatch};
 use super::{
     DumpOptions, Owner, ProcessReport, ProxyListState, ProxyReport, RankReport, copies,
+    libraries::{Layout, Libraries},
     own_list::base_of,
-    process::{Layout, Libraries, Target},
+    process::Target,
     proxy,
 };
 
