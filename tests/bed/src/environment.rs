@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use crate::nodes;
-use crate::options::{Algo, Options, Proto};
+use crate::options::{Algo, GPUS, Options, Proto};
 
 /// The settings, in the order in which they are made; later ones win.
 pub(crate) fn settings(options: &Options) -> Vec<(String, String)> {
@@ -54,6 +54,9 @@ pub(crate) fn settings(options: &Options) -> Vec<(String, String)> {
         for (key, value) in nodes::settings(through, rank) {
             set(key, &value);
         }
+    }
+    if let Some(rank) = options.child.filter(|rank| *rank >= GPUS) {
+        set("NCCL_HOSTID", &format!("ncclflow-bed-host-{}", rank / GPUS));
     }
     all.extend(options.env.iter().cloned());
     all

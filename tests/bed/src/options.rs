@@ -8,7 +8,11 @@ use clap::{Parser, ValueEnum};
 
 use crate::common_calls;
 use crate::nodes::Through;
+use crate::runtime::device::DEVICES;
 use crate::option_values::{parse_absent, parse_ms, parse_pair, parse_size_of, parse_stall, parse_variable};
+
+/// Emulated GPUs of a host.
+pub(crate) const GPUS: u32 = DEVICES.cast_unsigned();
 
 /// Run the real NCCL on a machine without a GPU and check every element of every result.
 #[derive(Debug, Clone, Parser)]
@@ -344,6 +348,9 @@ impl Options {
         if self.algo == Algo::Pat && self.proto != Proto::Simple {
             bail!("--algo pat: NCCL has PAT with the protocol SIMPLE only");
         }
+        if self.ranks > GPUS && self.mode != Mode::Processes {
+            bail!("--ranks: NCCL tells hosts apart by process, and one has {GPUS} GPUs; add --mode processes");
+        }
         if self.nodes.is_some() && self.mode != Mode::Processes {
             bail!("--nodes: NCCL tells nodes apart by process; add --mode processes");
         }
@@ -399,9 +406,9 @@ impl Options {
         Ok(())
     }
 
-    /// The device that `rank` runs on.
+    /// The device that `rank` runs on. As NCCL takes one rank a device, further ranks are on other hosts for it.
     pub(crate) fn device_of(&self, rank: u32) -> u32 {
-        self.nodes.map_or(rank, |through| rank % through.size())
+        rank % self.nodes.map_or(GPUS, Through::size)
     }
 
     /// Number of ranks whose collectives are together: those of a stage, or all.
