@@ -8,8 +8,8 @@ use clap::{Parser, ValueEnum};
 
 use crate::common_calls;
 use crate::nodes::Through;
-use crate::runtime::device::DEVICES;
 use crate::option_values::{parse_absent, parse_ms, parse_pair, parse_size_of, parse_stall, parse_variable};
+use crate::runtime::device::DEVICES;
 
 /// Emulated GPUs of a host.
 pub(crate) const GPUS: u32 = DEVICES.cast_unsigned();
@@ -349,7 +349,9 @@ impl Options {
             bail!("--algo pat: NCCL has PAT with the protocol SIMPLE only");
         }
         if self.ranks > GPUS && self.mode != Mode::Processes {
-            bail!("--ranks: NCCL tells hosts apart by process, and one has {GPUS} GPUs; add --mode processes");
+            bail!(
+                "--ranks: NCCL tells hosts apart by process, and one has {GPUS} GPUs; add --mode processes"
+            );
         }
         if self.nodes.is_some() && self.mode != Mode::Processes {
             bail!("--nodes: NCCL tells nodes apart by process; add --mode processes");

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Case, Kind, MAX_SENTENCES, State, Verdict, causes, circle::circle, disagreement, pipelines, waits,
-    waits::Waits,
+    Case, Kind, MAX_SENTENCES, State, Verdict, causes, circle::circle, disagreement, not_begun, pipelines,
+    waits, waits::Waits,
 };
 use crate::Work;
 use nccl_library::nccl::Direction;
@@ -39,6 +39,11 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
             .evidence
             .extend(causes.into_values().map(|why| format!("{why}, or has lost it with its connection")));
         causes = gone;
+    }
+    if disagreement.is_empty()
+        && let Some(verdict) = not_begun::not_begun(case, &mut causes, &mut victims, &waits)
+    {
+        return Some(verdict);
     }
     if !disagreement.is_empty() {
         verdict.kind = Some(Kind::OtherOperation);

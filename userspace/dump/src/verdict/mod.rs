@@ -31,6 +31,7 @@ mod lines;
 mod moving;
 mod never_match;
 mod nic;
+mod not_begun;
 mod not_joined;
 mod not_judged;
 mod noted;
