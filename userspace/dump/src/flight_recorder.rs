@@ -211,13 +211,15 @@ impl Common {
             let first = called.next();
             first.filter(|_| called.next().is_none()).and_then(|(function, _)| Function::of(function))
         };
+        let last = self.number.saturating_add(count);
+        let numbered = |number| numbered(rank, last, number);
         let mut all = Vec::new();
         if self.number > 0 {
-            all.push((self.number, in_flight.filter(|_| count == 0).or_else(of_common)));
+            let only = in_flight.filter(|_| count == 0);
+            all.push((self.number, numbered(self.number).or(only).or_else(of_common)));
         }
         let first = self.number.saturating_add(count.saturating_sub(MAX_COLLECTIVES)).saturating_add(1);
-        let last = self.number.saturating_add(count);
-        all.extend((first..=last).map(|number| (number, function)));
+        all.extend((first..=last).map(|number| (number, function.or_else(|| numbered(number)))));
         // A collective that waits for others to connect was called and not launched: the thread that called
         // it is in it.
         let mut pending = rank.pending.iter();
@@ -235,6 +237,14 @@ fn in_flight(rank: &RankReport) -> Option<Function> {
     names.all(|name| name == Some(first)).then(|| Function::of(first)).flatten()
 }
 
+/// Returns the function of a rank's collective by its number, if the proxy has it in flight and its ops are numbered as
+/// the rank's collectives are, of which there are `launched`.
+fn numbered(rank: &RankReport, launched: u64, number: u64) -> Option<Function> {
+    let is_counted = rank.counters.coll_op_count == Some(launched) && !rank.counters.coll_op_count_is_shared;
+    let mut ops = rank.proxy.ops.iter().filter(|op| !op.p2p && op.op_count.checked_add(1) == Some(number));
+    Function::of(ops.next().filter(|_| is_counted)?.coll.as_deref()?)
+}
+
 /// Returns the collective of the API that the process's threads are in, if it is one.
 fn called(process: &ProcessReport) -> Option<Function> {
     let mut called = process.calls().filter_map(|(_, call)| Function::of(call.strip_prefix("nccl")?));
@@ -247,7 +257,8 @@ mod tests {
     use flow::schema::PythonFrame;
 
     use super::*;
-    use crate::{Counters, PythonReport, PythonThread};
+    use crate::{Counters, OpReport, PythonReport, PythonThread, verdict::tests::made};
+    use nccl_library::nccl::Direction;
 
     fn rank(rank: u32, pid: u32, seq_number: &[(&str, u64)]) -> RankReport {
         let seq_number = seq_number.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
@@ -332,6 +343,26 @@ mod tests {
         let found = entries(&report(ranks));
         assert_eq!(found[0].1, [named(3, "all_reduce", None), named(4, "all_reduce", Some("f0"))]);
         assert_eq!(found[1].1, [named(3, "all_reduce", None), named(4, "_all_gather_base", Some("f1"))]);
+    }
+
+    #[test]
+    fn operations_in_flight_tell_the_order_of_functions() {
+        let behind = [("AllReduce", 2), ("Broadcast", 1)];
+        let mut ahead = rank(0, 10, &[("AllReduce", 3), ("Broadcast", 2)]);
+        ahead.counters.coll_op_count = Some(5);
+        let op = |op_count, coll: &str| OpReport {
+            op_count,
+            coll: Some(coll.to_owned()),
+            ..made::op(Direction::Recv, 1, op_count)
+        };
+        ahead.proxy.ops = vec![op(3, "Broadcast"), op(4, "AllReduce")];
+        let of = |ahead: &RankReport| {
+            entries(&report(vec![ahead.clone(), rank(1, 11, &behind), rank(2, 12, &behind)])).remove(0).1
+        };
+        assert_eq!(of(&ahead), [named(4, "broadcast", None), named(5, "all_reduce", Some("f0"))]);
+        // Its ops are not numbered as its collectives are.
+        ahead.counters.coll_op_count = Some(6);
+        assert!(of(&ahead).is_empty());
     }
 
     /// Two functions whose order is not known.

@@ -465,7 +465,7 @@ fn write_rank(out: &mut String, rank: &RankReport, is_verbose: bool) -> fmt::Res
 fn write_op(out: &mut String, op: &OpReport) -> fmt::Result {
     let what = [op.protocol.as_deref(), op.transport.as_deref()].map(|name| name.unwrap_or("?")).join(" ");
     wrapped(out, &format!("{} {what}, still for {:.1} s", op.label(), op.still_seconds), 4)?;
-    let gpu = op.gpu.map(|gpu| format!(", by the GPU {gpu}")).unwrap_or_default();
+    let gpu = op.gpu.map(|gpu| format!(", {gpu} by the GPU")).unwrap_or_default();
     let received = match op.direction {
         Direction::Send => String::new(),
         Direction::Recv => {
@@ -480,7 +480,6 @@ fn write_op(out: &mut String, op: &OpReport) -> fmt::Result {
     )
 }
 
-/// Tells how many rows are not shown.
 /// Tells how many things of a kind are not shown below those that are.
 fn write_more(out: &mut String, indent: usize, [shown, more]: [usize; 2], what: &str) -> fmt::Result {
     let (and, more_of) = if shown > 0 { ("and ", format!("more {what}")) } else { ("", what.to_owned()) };

@@ -50,7 +50,10 @@ pub(super) fn over_nvlink(case: &Case<'_>) -> Option<Verdict> {
 
 /// Returns the verdict if no rule has another one.
 pub(super) fn idle(case: &Case<'_>) -> Verdict {
-    let (ranks, seconds) = (case.all_ranks(), case.seconds);
-    let sentence = format!("no NCCL op in flight on {ranks} for {seconds:.1} s: the job waits elsewhere");
-    Verdict::new(State::Healthy, sentence)
+    let nothing = format!("no NCCL op in flight on {} for {:.1} s", case.all_ranks(), case.seconds);
+    if case.n_missing() == 0 {
+        return Verdict::new(State::Healthy, format!("{nothing}: the job waits elsewhere"));
+    }
+    // They may have launched more, and wait for these.
+    Verdict::cannot_tell(format_args!("the others were not read: {nothing}")).with(case.missing_sentence())
 }

@@ -196,7 +196,11 @@ fn over_communicators(
                 if several_hosts { format!("{pid} on {host}") } else { pid.to_string() }
             };
             let pids = joined(processes.iter().take(8).map(process), ", ");
-            let pids = if pids.is_empty() { pids } else { format!(" (process {pids})") };
+            let pids = match processes.len() {
+                0 => pids,
+                1 => format!(" (process {pids})"),
+                _ => format!(" (processes {pids})"),
+            };
             format!("{}{pids}", named(ranks))
         };
         let read = |number: &u32| first.report.ranks.iter().find(|rank| rank.rank == *number);
@@ -367,7 +371,7 @@ mod tests {
         one.verdict.culprits = vec![1, 2];
         let job = over(std::slice::from_ref(&one), &[]).unwrap();
         assert_eq!(job.next.unwrap(), "see where it is: ncclflow dump --stacks -p 102 (on )");
-        assert!(job.sentence.contains("ranks 1, 2 (process 102 on , 101 on c)"), "{}", job.sentence);
+        assert!(job.sentence.contains("ranks 1, 2 (processes 102 on , 101 on c)"), "{}", job.sentence);
         // Nobody is waited for in either.
         let empty = [communicator("A", State::Stuck, &[], &[0]), communicator("B", State::Stuck, &[], &[1])];
         let sentence = over(&empty, &[]).unwrap().sentence;

@@ -17,7 +17,7 @@ pub(crate) fn judge(ranks: &[RankReport], processes: &[ProcessReport]) -> Verdic
     judge_beside(ranks, processes, &BTreeSet::new(), None)
 }
 
-pub(in crate::verdict) fn op(direction: Direction, peer: u32, count: u64) -> OpReport {
+pub(crate) fn op(direction: Direction, peer: u32, count: u64) -> OpReport {
     OpReport {
         op_count: count,
         p2p: false,
