@@ -147,7 +147,7 @@ fn loads(args: &Args, packages: &[PathBuf], ncclflow: &Path) -> Result<&'static 
     for refusal in &refusals {
         say(&format!("{}: {refusal}", release(packages)));
     }
-    let is_loaded = said.contains("us a hit") && refusals.is_empty();
+    let is_loaded = said.contains("µs a hit") && refusals.is_empty();
     if !is_loaded {
         say(&said);
     }

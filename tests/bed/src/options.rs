@@ -31,6 +31,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     pub(crate) also_load: Option<PathBuf>,
 
+    /// Notes what NCCL allocates and frees, a line each, in PATH.PID of each process
+    #[arg(long, value_name = "PATH")]
+    pub(crate) allocations: Option<PathBuf>,
+
     /// The NVML double; by default libnvidia_ml.so beside this program
     #[arg(long, value_name = "PATH")]
     pub(crate) nvml: Option<PathBuf>,

@@ -35,6 +35,9 @@ pub(crate) fn prepare(options: &Options) -> Result<Nccl> {
     runtime::hidden_pages::hide_from(options.hide_arguments.unwrap_or(u64::MAX));
     environment::apply(options)?;
     library::preload(&nvml_double(options)?)?;
+    if let Some(path) = &options.allocations {
+        runtime::memory::note_in(path)?;
+    }
     if let Some(unused) = &options.also_load {
         library::load(unused)?;
     }

@@ -55,6 +55,11 @@ fn processes_that_cannot_be_traced_are_named() {
     ncclflow_of(&format!("record -p {} -o", sleep.0.id()), &[&out])
         .refused(&["has no NCCL library mapped", "sleep"]);
     assert!(!out.exists(), "a recording that did not begin leaves nothing");
+    for command in ["record", "top --once", "stacks", "dump", "history", "watch"] {
+        ncclflow(&format!("{command} -p 4194305,4194306"))
+            .refused(&["there are no processes 4194305, 4194306"]);
+    }
+    ncclflow(&format!("watch -d 5 -p {}", sleep.0.id())).refused(&["has no NCCL library mapped", "sleep"]);
 
     is_not_understood("record");
     is_not_understood("record -p 1 --returns");
@@ -85,6 +90,7 @@ fn libraries_that_cannot_be_read_are_named() {
     let foreign = name("text");
     fs::write(&foreign, "no ELF file").unwrap();
     ncclflow_of("symbols", &[&foreign]).refused(&["text"]);
+    ncclflow_of("symbols", &["/bin/true"]).refused(&["is no NCCL library"]);
     ncclflow_of("symbols", &[name("missing")]).refused(&["missing"]);
     // A folder of an older version: lines, and no recording.
     let lines = folder.path().join("old/0x1");

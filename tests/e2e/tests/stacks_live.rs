@@ -242,7 +242,7 @@ fn of_programs_without_python_it_says_so() {
     bed.go().unwrap();
     let pids = bed.pid_list();
     let python = ["stacks", "-d", "2", "-p", &pids];
-    run(Command::new(&program).args(python)).refused(&["it runs no Python", "--native"]);
+    run(Command::new(&program).args(python)).refused(&["no process runs Python", "--native"]);
     run(Command::new(&program).args(python).arg("--native")).ok();
 }
 

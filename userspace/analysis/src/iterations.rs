@@ -9,6 +9,8 @@ use flow::{
 };
 use nccl_library::nccl::Name;
 
+use crate::in_order::{Firsts, MOST_LATE};
+
 /// Most processes that are looked at: the first ones. Others of the job iterate with them.
 const MAX_PROCESSES: usize = 32;
 
@@ -32,8 +34,9 @@ pub(crate) struct Process {
     /// The rank in `comm`; the first, if the process has several ranks there.
     pub(crate) rank: i32,
     ranks: BTreeMap<usize, i32>,
-    /// The last number of each communicator: an op comes once for each of its channels.
-    last: BTreeMap<usize, u64>,
+    firsts: BTreeMap<usize, Firsts>,
+    /// Collectives before which others may come, by time, communicator and number.
+    waiting: BTreeMap<(u64, usize, u64), Collective>,
     finder: IterationFinder,
     pub(crate) period: Option<Period>,
     has_looked: bool,
@@ -82,19 +85,21 @@ impl Iterations {
         if *process.ranks.entry(comm).or_insert(key.rank) != key.rank {
             return;
         }
-        if process.last.get(&comm).is_some_and(|last| row.seq <= *last) {
+        if !process.firsts.entry(comm).or_default().is_first(row.seq / 2) {
             return;
         }
-        process.last.insert(comm, row.seq);
         let name = row.called().map_or("", |name| name.as_str());
         let what = (name, row.count.or(row.bytes), row.dtype.as_ref().map(Name::as_str));
         let ts_ns = row.ts_ns.saturating_add(offset_ns);
-        process.push(Collective::new(what, (key.hash, row.n_ranks), row.seq, ts_ns));
+        let collective = Collective::new(what, (key.hash, row.n_ranks), row.seq, ts_ns);
+        process.waiting.insert((ts_ns, comm, row.seq), collective);
+        process.push_waiting(MOST_LATE);
     }
 
     /// Completes the iterations that have come. Returns the processes by host and number.
     pub(crate) fn processes(&mut self) -> impl Iterator<Item = (&(usize, u32), &Process)> {
         for process in self.processes.values_mut() {
+            process.push_waiting(0);
             process.look();
             process.take_marks();
         }
@@ -108,6 +113,14 @@ impl Process {
         let points = &self.points.points;
         let sum_ns = points.iter().map(|point| point.sum_ns).fold(0, u64::saturating_add);
         sum_ns.checked_div(points.iter().map(|point| point.n).sum())
+    }
+
+    /// Takes the earliest of the collectives that wait, until no more than so many do.
+    fn push_waiting(&mut self, most: usize) {
+        while self.waiting.len() > most {
+            let Some((_, collective)) = self.waiting.pop_first() else { return };
+            self.push(collective);
+        }
     }
 
     fn push(&mut self, collective: Collective) {
@@ -176,5 +189,28 @@ impl Point {
         self.n += other.n;
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flow::{made::rows::op_row, schema::OpRow};
+
+    use super::*;
+
+    /// An iteration has two collectives; every tenth is measured, and comes after later ones.
+    #[test]
+    fn iterations_are_found_also_where_some_collectives_come_late() {
+        let mut iterations = Iterations::default();
+        let key = RankKey { hash: Some(7), instance: 0, rank: 0, pid: 1 };
+        let mut order: Vec<u64> = (0..400).collect();
+        order.chunks_mut(10).for_each(|chunk| chunk.rotate_left(1));
+        for number in order {
+            let row = OpRow { seq: number * 2, ts_ns: number * 1000, count: Some(number % 2), ..op_row() };
+            iterations.add(0, 0, key, &Op { rank: key, row, call_bytes: None }, 0);
+        }
+        let (_, process) = iterations.processes().next().unwrap();
+        assert_eq!(process.period.as_ref().map(Period::collectives), Some(2));
+        assert_eq!((process.mean_ns(), process.times.count), (Some(2000), 199));
     }
 }

@@ -4,7 +4,9 @@
 pub mod export;
 
 // From rows to verdicts.
+mod in_order;
 mod iterations;
+mod not_recorded;
 
 pub mod slow;
 

@@ -18,6 +18,7 @@ mod forged;
 mod gpus;
 pub mod history;
 mod libraries;
+pub mod mem;
 mod motion;
 mod nics;
 mod of_host;

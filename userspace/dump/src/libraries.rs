@@ -15,7 +15,7 @@ use nccl_library::{
 };
 
 use super::{
-    LibraryReport, absent::PeerTable, comm_layout::CommLayout, connections::ConnectionLayout,
+    LibraryReport, absent::PeerTable, comm_layout::CommLayout, connections::ConnectionLayout, mem::MemLayout,
     nics::NicLayout, own_list::OwnList, pending::PendingLayout, proxy::ProxyLayout, ras_peers::RasPeers,
     set_up::SetUpLayout,
 };
@@ -36,6 +36,8 @@ pub(super) struct Layout {
     pub(super) ras_peers: Option<RasPeers>,
     pub(super) set_up: SetUpLayout,
     pub(super) nics: NicLayout,
+    /// `None` where fields are not known.
+    pub(super) mem: Option<MemLayout>,
 }
 
 /// Libraries that were resolved already: several processes map the same one.
@@ -109,6 +111,7 @@ impl Layout {
             ras_peers: None,
             set_up: SetUpLayout::new(layouts),
             nics: NicLayout::of(layouts, &BTreeMap::new()),
+            mem: MemLayout::new(layouts).ok(),
         })
     }
 }

@@ -63,6 +63,8 @@ pub struct CommState {
     pub moved_at: Duration,
     /// Something was launched since the communicator was made.
     pub has_moved: bool,
+    /// Something moved since the communicator was found.
+    pub was_seen_to_move: bool,
     pub(crate) rhythm: Rhythm,
     pub(crate) was_seen: bool,
 }
@@ -75,6 +77,7 @@ impl CommState {
             ranks: BTreeMap::new(),
             moved_at: now,
             has_moved: false,
+            was_seen_to_move: false,
             rhythm: Rhythm::default(),
             was_seen: false,
         }
@@ -149,7 +152,7 @@ impl CommState {
         }
         if moved {
             self.moved_at = now;
-            self.has_moved = true;
+            (self.has_moved, self.was_seen_to_move) = (true, true);
         }
         self.rhythm.note(moved, now);
         let last = self.last();

@@ -48,13 +48,13 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.live.is_empty()
+    /// Counts the processes of which something can be read.
+    pub(crate) fn watched(&self) -> usize {
+        self.live.values().filter(|live| live.watched.problem().is_none() || !live.ranks.is_empty()).count()
     }
 
-    /// Returns the numbers of the processes that are read.
-    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
-        self.live.keys().map(|key| key.pid)
+    pub(crate) fn is_empty(&self) -> bool {
+        self.live.is_empty()
     }
 
     /// Puts processes in the place of what was known of them.

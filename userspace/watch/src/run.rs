@@ -97,10 +97,12 @@ pub struct OwnState {
 /// # Errors
 /// A named process is not there, the folder or the program cannot be used, or no thread can be started.
 pub fn watch(options: WatchOptions, observer: &mut dyn Observer) -> Result<()> {
+    let mut missing = Vec::new();
     if let Choice::Pids(_) = options.choice {
-        // Says what is wrong with those that are not there.
-        dump::chosen(&options.choice)?;
+        // Says what is wrong where none is there.
+        missing = dump::chosen(&options.choice)?.refused;
     }
+    let missing = missing.last().map(|(_, why)| (missing.len(), why.to_string()));
     let store = options.dump_to.as_ref().map(|(path, budget)| Store::open(path, *budget)).transpose()?;
     let keeps = store.is_some();
     let exec = options.exec.as_ref().map(|(path, limit)| Exec::new(path, *limit)).transpose()?;
@@ -127,6 +129,7 @@ pub fn watch(options: WatchOptions, observer: &mut dyn Observer) -> Result<()> {
         blind_alert: 0,
         read_at: None,
         find_failed: None,
+        missing,
         said: BTreeMap::new(),
         own: OwnState::default(),
         options,
@@ -169,6 +172,8 @@ struct Running<'o> {
     /// When the reading before was taken, and when and why new processes could not be found.
     read_at: Option<Duration>,
     find_failed: Option<(Duration, String)>,
+    /// Processes that were named and were not there at the beginning, with the reason of one.
+    missing: Option<(usize, String)>,
     /// Notices, by subject, and when each was said.
     said: BTreeMap<&'static str, (Duration, String)>,
     own: OwnState,
@@ -195,6 +200,12 @@ impl Running<'_> {
                 return Ok(());
             }
         }
+        if let Choice::Pids(_) = self.options.choice
+            && self.processes.watched() == 0
+            && let Some(why) = self.not_watched()
+        {
+            bail!(why);
+        }
         let mut next = Instant::now();
         loop {
             self.tick()?;
@@ -220,6 +231,17 @@ impl Running<'_> {
             exec.end(EXEC_AT_END);
         }
         Ok(())
+    }
+
+    /// Says that processes cannot be watched, and why.
+    fn not_watched(&self) -> Option<String> {
+        let all = || self.missing.iter().chain(&self.processes.unknown);
+        let (_, why) = all().last()?;
+        let count: usize = all().map(|(count, _)| count).sum();
+        Some(match count {
+            1 => format!("a process cannot be watched: {why}"),
+            _ => format!("{count} processes cannot be watched, one of them because {why}"),
+        })
     }
 
     /// Tells whether all processes that were named have ended.
@@ -251,7 +273,7 @@ impl Running<'_> {
         self.check_own(now)?;
         self.between();
         self.own.readings += 1;
-        self.own.processes = self.processes.pids().count();
+        self.own.processes = self.processes.watched();
         self.own.unread = self.processes.unread;
         self.observer.reading(&self.book, &self.own, now);
         Ok(())
@@ -352,11 +374,7 @@ impl Running<'_> {
         }
         self.own.gpus_hang = self.options.gpus.missing().is_some_and(|why| why.contains("does not answer"));
         self.check_sight(now);
-        if let Some((count, why)) = self.processes.unknown.clone() {
-            let sentence = match count {
-                1 => format!("a process cannot be watched: {why}"),
-                count => format!("{count} processes cannot be watched, one of them because {why}"),
-            };
+        if let Some(sentence) = self.not_watched() {
             self.notice("unknown", sentence);
         }
         Ok(())

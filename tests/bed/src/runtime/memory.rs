@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::Path;
 use std::ptr;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use super::stream::{self, StreamHandle};
 use super::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Status, device, entry, lock, put};
@@ -25,6 +28,9 @@ struct Block {
 
 /// Every allocation, by its address.
 static BLOCKS: Mutex<BTreeMap<usize, Block>> = Mutex::new(BTreeMap::new());
+
+/// Where NCCL's allocations are noted.
+static NOTES: OnceLock<File> = OnceLock::new();
 
 /// NCCL looks up allocation ranges at this granularity.
 const ALIGNMENT: usize = 4096;
@@ -56,6 +62,20 @@ pub(super) fn functions() -> Vec<(&'static str, usize)> {
         entry!("cudaMemGetInfo", mem_get_info),
         entry!("cudaPointerGetAttributes", pointer_get_attributes),
     ]
+}
+
+/// Notes from now on what NCCL allocates and frees in `PATH.PID`: `host 4096`, `device -65536`.
+pub(crate) fn note_in(path: &Path) -> io::Result<()> {
+    let file = File::create(format!("{}.{}", path.display(), std::process::id()))?;
+    NOTES.set(file).map_err(|_| io::Error::other("allocations are noted already"))
+}
+
+fn note(kind: Kind, sign: &str, size: usize) {
+    if let Some(mut file) = NOTES.get() {
+        let kind = if kind == Kind::Host { "host" } else { "device" };
+        // A test that reads it sees what is missing.
+        let _ = file.write_all(format!("{kind} {sign}{size}\n").as_bytes());
+    }
 }
 
 extern "C" fn succeed() -> Status {
@@ -91,6 +111,9 @@ pub(crate) fn allocate_device(size: usize) -> Option<usize> {
 /// Gives back what [`allocate_device`] or NCCL's calls gave.
 pub(crate) fn release(address: usize) -> bool {
     let block = lock(&BLOCKS).remove(&address);
+    if let Some(block) = block.filter(|block| block.owned) {
+        note(block.kind, "-", block.size);
+    }
     match block {
         Some(block) if block.owned && block.size <= STAYS_MAPPED && block.kind == Kind::Host => {
             // SAFETY: as below; the pages go, their addresses stay and read as zero.
@@ -109,6 +132,7 @@ unsafe fn allocate_into(place: *mut *mut c_void, size: usize, kind: Kind) -> Sta
         return INVALID_VALUE;
     }
     let Some(address) = allocate(size, kind) else { return OUT_OF_MEMORY };
+    note(kind, "", size.max(1).next_multiple_of(ALIGNMENT));
     // SAFETY: not null, and the caller's.
     unsafe { put(place, address as *mut c_void) };
     SUCCESS

@@ -1,13 +1,16 @@
 //! A check's report for people: the verdict in one sentence, then what it is based on.
 
-use std::io::{self, Write};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, Write},
+};
 
 use flow::{
     schema::Outcome,
     text::{counted, spaced_seconds},
 };
 
-use super::communicator_check::{CheckReport, CommunicatorCheck, JobPart, SLOWNESS};
+use super::communicator_check::{CheckReport, CommunicatorCheck, JobPart, NOTHING, SLOWNESS};
 use crate::slow::RankWaits;
 
 /// Most ranks whose waits are shown, those that waited longest; with `-v` all.
@@ -19,7 +22,7 @@ pub fn headline(report: &CheckReport) -> String {
     let parts: Vec<JobPart<'_>> = report.parts().collect();
     let worst = parts.iter().filter_map(|part| Some((part.worst()?, part))).min_by_key(|(worst, _)| *worst);
     match (&parts[..], worst) {
-        ([], _) => "nothing to check: there are no operations in these recordings".into(),
+        ([], _) => NOTHING.into(),
         ([part], _) => part.headline(),
         (_, Some((_, part))) => {
             let found = report.jobs.iter().filter(|job| !job.consistent).count();
@@ -55,17 +58,47 @@ impl JobPart<'_> {
 
     /// Returns the verdict on the job in one sentence.
     pub(super) fn headline(&self) -> String {
-        let (communicators, differences) = (&self.communicators, self.differences());
+        let (communicators, differences) = (by_name(self.communicators.iter().copied()), self.differences());
         let count = counted(communicators.len(), "communicator");
         match differences.iter().min_by_key(|(importance, _)| importance) {
             None => {
                 let slow = self.slow.first().map(|slow| format!("; {}", slow.summary())).unwrap_or_default();
-                format!("no problem found in {count}{}{slow}", missing_ranks(communicators))
+                format!("no problem found in {count}{}{slow}", missing_ranks(&communicators))
             }
             Some((_, first)) if differences.len() == 1 => format!("1 finding: {first}"),
             Some((_, first)) => format!("{} findings in {count}; first: {first}", differences.len()),
         }
     }
+
+    /// Returns notes on clocks, and what was not seen, each once: windows have the same ones.
+    fn notes(&self) -> Vec<String> {
+        let clocks = self.slow.iter().flat_map(|slow| slow.clock_notes());
+        let mut notes: Vec<String> =
+            clocks.chain(self.slow.iter().flat_map(|slow| slow.lines_not_seen())).collect();
+        let mut said = BTreeSet::new();
+        notes.retain(|note| said.insert(note.clone()));
+        notes
+    }
+}
+
+/// A communicator in all windows: its size, and its ranks that were recorded.
+pub(crate) struct Recorded {
+    n_ranks: i32,
+    ranks: BTreeSet<i32>,
+}
+
+/// Returns communicators by name: each window is checked by itself.
+pub(crate) fn by_name<'c>(
+    checks: impl IntoIterator<Item = &'c CommunicatorCheck>,
+) -> BTreeMap<&'c str, Recorded> {
+    let mut by_name: BTreeMap<&str, Recorded> = BTreeMap::new();
+    for check in checks {
+        let new = || Recorded { n_ranks: 0, ranks: BTreeSet::new() };
+        let recorded = by_name.entry(&check.communicator).or_insert_with(new);
+        recorded.n_ranks = recorded.n_ranks.max(check.n_ranks);
+        recorded.ranks.extend(&check.ranks);
+    }
+    by_name
 }
 
 /// Writes the report, the headline first.
@@ -77,6 +110,7 @@ pub fn write_check(report: &CheckReport, is_verbose: bool, out: &mut dyn Write) 
             writeln!(out, "{}: {said}", part.name())?;
         }
         part.slow.iter().try_for_each(|slow| slow.write(&said, out))?;
+        part.notes().iter().try_for_each(|note| writeln!(out, "{note}"))?;
         let mut window = None;
         for communicator in &part.communicators {
             if communicator.window != window {
@@ -90,10 +124,9 @@ pub fn write_check(report: &CheckReport, is_verbose: bool, out: &mut dyn Write) 
 }
 
 /// Returns a note on ranks that were not recorded, where nothing was found.
-fn missing_ranks(communicators: &[&CommunicatorCheck]) -> String {
-    let is_part =
-        |check: &&&CommunicatorCheck| usize::try_from(check.n_ranks).is_ok_and(|n| check.ranks.len() < n);
-    match communicators.iter().filter(is_part).count() {
+fn missing_ranks(communicators: &BTreeMap<&str, Recorded>) -> String {
+    let is_part = |of: &&Recorded| usize::try_from(of.n_ranks).is_ok_and(|n| of.ranks.len() < n);
+    match communicators.values().filter(is_part).count() {
         0 => String::new(),
         1 if communicators.len() == 1 => ", of which not all ranks were recorded".to_owned(),
         parts => format!("; of {parts} of them, not all ranks were recorded"),
@@ -134,6 +167,8 @@ fn write_communicator(check: &CommunicatorCheck, is_verbose: bool, out: &mut dyn
             return Ok(());
         } else if not_known > 0 {
             "the messages were sent by processes that were not recorded"
+        } else if measured.keys().all(|outcome| *outcome == Outcome::LeftOut) {
+            "--steps-every, --channels or --min-bytes of the recording left them out"
         } else {
             "ncclflow does not know what messages of these algorithms wait for"
         };
@@ -155,12 +190,12 @@ fn write_waits(ranks: &[RankWaits], messages: u64, is_verbose: bool, out: &mut d
          the time that passed):"
     )?;
     for waits in &shown {
-        write!(out, "    rank {}: its own GPU {}", waits.rank, spaced_seconds(waits.own_gpu_ns))?;
+        write!(out, "    rank {}: own GPU {}", waits.rank, spaced_seconds(waits.own_gpu_ns))?;
         for (peer, ns) in &waits.for_data_ns {
-            write!(out, "; data from rank {peer} {}", spaced_seconds(*ns))?;
+            write!(out, "; sender or network (rank {peer}) {}", spaced_seconds(*ns))?;
         }
         for (peer, ns) in &waits.for_slot_ns {
-            write!(out, "; rank {peer} to take data {}", spaced_seconds(*ns))?;
+            write!(out, "; receiver or network (rank {peer}) {}", spaced_seconds(*ns))?;
         }
         writeln!(out)?;
     }
@@ -172,10 +207,11 @@ fn write_waits(ranks: &[RankWaits], messages: u64, is_verbose: bool, out: &mut d
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
-    use crate::check::{Finding, FindingKind};
+    use crate::{
+        check::{Finding, FindingKind},
+        slow::Slow,
+    };
 
     fn check(findings: &[(FindingKind, &str)], ranks: Vec<i32>) -> CommunicatorCheck {
         let finding = |(kind, text): &(FindingKind, &str)| Finding {
@@ -201,10 +237,11 @@ mod tests {
     #[test]
     fn the_headline_has_what_matters_most() {
         let unfinished = (FindingKind::Unfinished, "cut");
-        let twice = (FindingKind::TwoRecordings, "twice");
+        let size = (FindingKind::SizeMismatch, "size");
         let differs = (FindingKind::CollectiveMismatch, "differs");
         assert_eq!(headline_of(vec![check(&[unfinished], vec![0, 1])]), "1 finding: cut");
-        let several = vec![check(&[unfinished, twice], vec![0, 1]), check(&[differs], vec![0, 1])];
+        let second = CommunicatorCheck { communicator: "0xac".to_owned(), ..check(&[differs], vec![0, 1]) };
+        let several = vec![check(&[unfinished, size], vec![0, 1]), second];
         assert_eq!(headline_of(several), "3 findings in 2 communicators; first: differs");
     }
 
@@ -217,9 +254,9 @@ mod tests {
             ..check
         };
         let differs = (FindingKind::CollectiveMismatch, "differs");
-        let twice = (FindingKind::TwoRecordings, "twice");
+        let size = (FindingKind::SizeMismatch, "size");
         let communicators = vec![
-            of("77", check(&[twice], vec![0, 1])),
+            of("77", check(&[size], vec![0, 1])),
             of("78", check(&[differs], vec![0, 1])),
             of("79", check(&[], vec![0, 1])),
             of("77", check(&[], vec![0, 1])),
@@ -229,7 +266,7 @@ mod tests {
         let jobs: Vec<(Option<&str>, bool, &str)> =
             report.jobs.iter().map(|of| (of.job.as_deref(), of.consistent, &*of.verdict)).collect();
         let expected = [
-            (Some("77"), false, "1 finding: twice"),
+            (Some("77"), false, "1 finding: size"),
             (Some("78"), false, "1 finding: differs"),
             (Some("79"), true, "no problem found in 1 communicator"),
         ];
@@ -266,9 +303,45 @@ mod tests {
         assert_eq!(headline_of(vec![check(&[], vec![0, 1])]), "no problem found in 1 communicator");
         let part = headline_of(vec![check(&[], vec![1])]);
         assert_eq!(part, "no problem found in 1 communicator, of which not all ranks were recorded");
-        let two = headline_of(vec![check(&[], vec![1]), check(&[], vec![0, 1])]);
+        let second = CommunicatorCheck { communicator: "0xac".to_owned(), ..check(&[], vec![0, 1]) };
+        let two = headline_of(vec![check(&[], vec![1]), second]);
         assert!(two.ends_with("; of 1 of them, not all ranks were recorded"), "{two}");
         assert!(headline_of(Vec::new()).starts_with("nothing to check"));
+    }
+
+    /// A communicator in two windows is one, and what neither has seen is said once.
+    #[test]
+    fn windows_of_a_communicator_are_counted_once() {
+        let window = |number: u8, ranks| CommunicatorCheck {
+            window: Some(format!("window_{number}")),
+            ..check(&[], ranks)
+        };
+        let slow = || Slow { not_seen: vec!["this".to_owned(), "that".to_owned()], ..Slow::default() };
+        let communicators = vec![window(1, vec![0]), window(2, vec![1])];
+        let note = "the same of both".to_owned();
+        let notes = vec![note.clone(), note.clone()];
+        let report = CheckReport::new(Vec::new(), communicators, vec![slow(), slow()], notes);
+        assert!(
+            headline(&report).starts_with("no problem found in 1 communicator;"),
+            "{}",
+            headline(&report)
+        );
+        let mut text = Vec::new();
+        write_check(&report, false, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        for line in ["not seen: this", "not seen: that", &note] {
+            assert_eq!(text.lines().filter(|other| *other == line).count(), 1, "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn messages_that_the_recording_left_out_are_said_to_be() {
+        let left_out =
+            CommunicatorCheck { measured: BTreeMap::from([(Outcome::LeftOut, 7)]), ..check(&[], vec![0, 1]) };
+        let mut text = Vec::new();
+        write_communicator(&left_out, false, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("--min-bytes of the recording left them out\n"), "{text}");
     }
 
     #[test]
@@ -286,7 +359,7 @@ mod tests {
             String::from_utf8(out).unwrap()
         };
         let short = text(false);
-        assert!(short.contains("rank 19: its own GPU 1 µs; data from rank 0 19.0 ms\n"), "{short}");
+        assert!(short.contains("rank 19: own GPU 1 µs; sender or network (rank 0) 19.0 ms\n"), "{short}");
         assert!(!short.contains("rank 11:") && short.contains("of 20 ranks; -v"), "{short}");
         assert_eq!(text(true).lines().count(), 21);
     }

@@ -3,9 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
+    sync::Arc,
 };
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::{
@@ -13,7 +14,7 @@ use super::{
     call_marks::Marks,
     collectives::{Collectives, Difference},
     first_difference::{self, FirstDifference},
-    folder_rows::FolderRows,
+    folder_rows::{FolderRows, Owners},
     memory_limit::Room,
     p2p::PointToPoint,
     parts::parts,
@@ -46,9 +47,10 @@ pub enum FindingKind {
     /// Ops whose messages did not end before the session did, in a communicator in which nothing moved any
     /// more.
     Unfinished,
-    /// Two files are about one rank.
-    TwoRecordings,
 }
+
+/// What is said where there is nothing to compare.
+pub(crate) const NOTHING: &str = "nothing to check: no operation or call of a communicator was recorded";
 
 /// Importance of who holds a job back, among those of findings.
 pub(crate) const SLOWNESS: u8 = 3;
@@ -63,7 +65,6 @@ impl FindingKind {
             Self::UnmatchedSend | Self::UnmatchedRecv | Self::SizeMismatch => 2,
             Self::MeasuredOtherwise => SLOWNESS + 1,
             Self::Unfinished => SLOWNESS + 2,
-            Self::TwoRecordings => SLOWNESS + 3,
         }
     }
 }
@@ -165,7 +166,7 @@ pub fn check(dirs: &[PathBuf], progress: ReadingProgress<'_>) -> Result<CheckRep
 /// Compares the recordings of these jobs; without a name, of all.
 ///
 /// # Errors
-/// If a folder has no recording, or cannot be read, or none has one of these jobs.
+/// If a folder has no recording, or cannot be read, or none has one of these jobs, or anything at all.
 pub fn check_jobs(dirs: &[PathBuf], jobs: &[String], progress: ReadingProgress<'_>) -> Result<CheckReport> {
     let (mut communicators, mut slow, mut notes) = (Vec::new(), Vec::new(), Vec::new());
     for part in parts(dirs)? {
@@ -184,6 +185,8 @@ pub fn check_jobs(dirs: &[PathBuf], jobs: &[String], progress: ReadingProgress<'
     }
     if communicators.is_empty() {
         Jobs::of(&sources(dirs)?).ensure_has(jobs)?;
+        // What has nothing is not consistent.
+        bail!(notes.pop().unwrap_or_else(|| NOTHING.to_owned()));
     }
     Ok(CheckReport::new(dirs.to_vec(), communicators, slow, notes))
 }
@@ -193,8 +196,11 @@ impl CheckReport {
         recordings: Vec<PathBuf>,
         communicators: Vec<CommunicatorCheck>,
         mut slow_jobs: Vec<Slow>,
-        notes: Vec<String>,
+        mut notes: Vec<String>,
     ) -> Self {
+        // Windows have the same ones.
+        let mut said = BTreeSet::new();
+        notes.retain(|note| said.insert(note.clone()));
         slow_jobs.sort_by(|one, other| other.weight().total_cmp(&one.weight()));
         let agree = communicators.iter().all(|communicator| communicator.findings.is_empty());
         let consistent = agree && slow_jobs.iter().all(|slow| slow.faults().next().is_none());
@@ -259,6 +265,10 @@ pub(super) struct Fleet {
     /// Hosts whose clock is not known.
     without_clock: BTreeSet<String>,
     slow: Vec<Gathered>,
+    /// Folders of the ranks.
+    owners: Owners,
+    /// Notes on ranks that several folders have.
+    twice: Vec<String>,
     room: Room,
 }
 
@@ -302,6 +312,7 @@ impl Fleet {
         let slow = slow::judge(&self.slow);
         let (mut checked, mut all_wanted) = (Checked { slow, ..Checked::default() }, HashMap::new());
         notes.extend(self.clocks_not_known());
+        notes.extend(self.twice);
         for (name, mut rows) in self.communicators {
             notes.extend(rows.not_compared(&name));
             let (has_stacks, marks) = (rows.has_stacks, std::mem::take(&mut rows.marks));
@@ -320,8 +331,7 @@ impl Gather for Fleet {
     type Folder = FolderRows;
 
     fn folder(&self, facts: FolderFacts) -> FolderRows {
-        let earlier = self.communicators.iter().map(|(name, rows)| (name.clone(), rows.collectives.ranks()));
-        FolderRows::new(facts, earlier.collect(), self.chosen.clone())
+        FolderRows::new(facts, self.owners.clone(), self.chosen.clone())
     }
 
     fn add(&mut self, mut folder: FolderRows) -> bool {
@@ -335,7 +345,11 @@ impl Gather for Fleet {
         self.without_clock.append(&mut folder.without_clock);
         self.slow.push(std::mem::take(&mut folder.slow));
         slow::bound(&mut self.slow);
+        self.twice.extend(folder.twice.notes(folder.path()));
+        let path = Arc::clone(folder.path());
         for (name, rows) in folder.communicators {
+            let ranks = rows.collectives.ranks().into_iter().map(|rank| (rank, Arc::clone(&path)));
+            self.owners.entry(name.clone()).or_default().extend(ranks);
             self.communicators.entry(name).or_default().append(rows, &mut self.room);
         }
         true

@@ -1,6 +1,10 @@
 //! The rows that `check` takes from one folder: what its ranks launched, and how long they waited.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
+    path::Path,
+    sync::Arc,
+};
 
 use flow::schema::{ApiCall, GpuRow, LaunchThreadRow, MessageRow, Op, RankKey};
 use nccl_library::nccl::Direction;
@@ -8,22 +12,27 @@ use nccl_library::nccl::Direction;
 use super::{
     attribution::{Attribution, TimedMessage},
     call_marks::Marks,
-    communicator_check::{CommunicatorRows, Finding, FindingKind, Place},
+    communicator_check::{CommunicatorRows, Place},
     memory_limit::Room,
     row_source::FolderFacts,
+    twice::Twice,
 };
 use crate::{export::CallNumbers, slow::Gathered};
 use recording::sinks::Sink;
 use torch::flight_recorder::Function;
 
+/// Folder of each rank, by communicator.
+pub(super) type Owners = BTreeMap<String, BTreeMap<i32, Arc<Path>>>;
+
 /// Takes the rows of a folder.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct FolderRows {
     pub(super) communicators: BTreeMap<String, CommunicatorRows>,
     /// Ranks by key; `None`: another rank of the communicator has this number already.
     ranks: HashMap<RankKey, Option<RankRows>>,
-    /// Ranks in earlier folders.
-    earlier: BTreeMap<String, Vec<i32>>,
+    /// Folders of the ranks in earlier ones.
+    earlier: Owners,
+    pub(super) twice: Twice,
     facts: FolderFacts,
     /// Jobs whose rows are taken; none: all.
     chosen: Vec<String>,
@@ -46,10 +55,24 @@ struct RankRows {
 }
 
 impl FolderRows {
-    /// `earlier`: ranks in earlier folders, by communicator. `chosen`: jobs whose rows are taken; none: all.
-    pub(super) fn new(facts: FolderFacts, earlier: BTreeMap<String, Vec<i32>>, chosen: Vec<String>) -> Self {
-        let slow = Gathered::new(&facts.session, facts.jobs.clone());
-        Self { earlier, facts, chosen, slow, ..Self::default() }
+    /// `earlier`: of the ranks in earlier folders. `chosen`: jobs whose rows are taken; none: all.
+    pub(super) fn new(facts: FolderFacts, earlier: Owners, chosen: Vec<String>) -> Self {
+        Self {
+            communicators: BTreeMap::new(),
+            ranks: HashMap::new(),
+            earlier,
+            twice: Twice::default(),
+            slow: Gathered::new(&facts.session, facts.jobs.clone()),
+            facts,
+            chosen,
+            without_clock: BTreeSet::new(),
+            room: Room::default(),
+        }
+    }
+
+    /// Returns the folder.
+    pub(super) fn path(&self) -> &Arc<Path> {
+        &self.facts.path
     }
 
     /// Tells whether the rank's rows are taken; adds the rank if it is new.
@@ -71,11 +94,10 @@ impl FolderRows {
         if rows.check.job.is_none() {
             rows.check.job = job.cloned();
         }
-        let is_known = self.earlier.get(&communicator).is_some_and(|earlier| earlier.contains(&rank));
-        if is_known || rows.collectives.has(rank) {
-            let text = format!("rank {rank} is in two of the folders; ncclflow uses the first only");
-            let kind = FindingKind::TwoRecordings;
-            rows.check.findings.push(Finding { kind, seq: None, ranks: vec![rank], text });
+        let own = rows.collectives.has(rank).then_some(&self.facts.path);
+        let earlier = || self.earlier.get(&communicator)?.get(&rank);
+        if let Some(first) = own.or_else(earlier) {
+            self.twice.add(first, &communicator, rank);
             return None;
         }
         let (offset, ended) = (self.facts.offset_ns(), self.facts.ended_ns());

@@ -22,13 +22,15 @@ mod row_source;
 mod running;
 mod summary;
 mod summary_text;
+mod twice;
 
+pub(crate) use check_text::by_name;
 pub use check_text::{headline, write_check};
 pub(crate) use communicator_check::JobPart;
-pub(crate) use communicator_check::SLOWNESS;
 pub use communicator_check::{
     CheckReport, CommunicatorCheck, Finding, FindingKind, JobCheck, Place, Verdict, check, check_jobs,
 };
+pub(crate) use communicator_check::{NOTHING, SLOWNESS};
 pub use first_difference::{DifferingRanks, FirstDifference};
 pub use row_source::ReadingProgress;
 pub(crate) use running::RunningCheck;

@@ -4,23 +4,25 @@ use std::{
     collections::BTreeMap,
     num::NonZero,
     ops::RangeInclusive,
-    sync::{Mutex, PoisonError, mpsc},
+    path::Path,
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
 };
 
-use anyhow::{Context as _, Result, bail};
-use flow::{
-    schema::ClockReport,
-    session::{Level, SessionReport},
-};
+use anyhow::{Context as _, Result};
+use flow::{schema::ClockReport, session::SessionReport};
 
 use super::{ownership::Claims, parts::Part};
-use crate::export::{Jobs, Source};
+use crate::{
+    export::{Jobs, Source},
+    not_recorded::why_empty,
+};
 use recording::{format::Selection, rows::ReadPart, sinks::Sink};
 
 /// Facts about a folder before its rows come.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct FolderFacts {
+    pub(super) path: Arc<Path>,
     /// Its report, with the GPU of each rank; while a recording goes on, it has no ranks yet.
     pub(super) session: SessionReport,
     /// Owners, for the names of communicators.
@@ -34,15 +36,22 @@ pub(super) struct FolderFacts {
 }
 
 impl FolderFacts {
-    fn of(source: &Source, jobs: BTreeMap<u32, String>) -> Self {
+    pub(super) fn of(source: &Source, jobs: BTreeMap<u32, String>) -> Self {
         let session = source.session();
         Self {
+            path: source.path.as_path().into(),
             session: session.clone(),
             claims: Claims::of(session),
             takes_calls: source.is_of_calls(),
             was_lost: session.has_losses(),
             jobs,
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn made(path: &str, session: SessionReport) -> Self {
+        let (claims, jobs) = (Claims::default(), BTreeMap::new());
+        Self { path: Path::new(path).into(), session, claims, takes_calls: false, was_lost: false, jobs }
     }
 
     /// Returns the host's clock, if it is known.
@@ -83,8 +92,7 @@ pub(super) trait Gather {
 /// Callback with the bytes read, and of all recordings.
 pub type ReadingProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// Gives all rows of these folders to `gather`, and returns what could not be read. A window in which nothing
-/// ran is told, too; that no folder has an op is an error.
+/// Gives all rows of these folders to `gather`, and returns what could not be read, or had nothing.
 pub(super) fn read_rows<G: Gather>(
     part: &Part,
     mut gather: G,
@@ -92,7 +100,6 @@ pub(super) fn read_rows<G: Gather>(
 ) -> Result<(G, Vec<String>)> {
     let sources = part.folders.iter().cloned().map(Source::look).collect::<Result<Vec<_>>>()?;
     let of_bytes = sources.iter().map(|source| source.bytes).sum();
-    let is_window = part.windows.is_some();
     let jobs = Jobs::of(&sources);
     let work = |(at, source), gather: &G| {
         let facts = FolderFacts::of(source, jobs.of_source(at));
@@ -121,7 +128,7 @@ pub(super) fn read_rows<G: Gather>(
         drop(sender);
         let mut bytes = vec![0; sources.len()];
         // Folders that were read before earlier ones, and the number of those that `gather` has.
-        let (mut waiting, mut added, mut any) = (BTreeMap::new(), 0, false);
+        let (mut waiting, mut added) = (BTreeMap::new(), 0);
         for (at, news) in news {
             match news {
                 News::Bytes(read) => {
@@ -131,19 +138,14 @@ pub(super) fn read_rows<G: Gather>(
                 News::Read(read) => _ = waiting.insert(at, read),
             }
             while let (Some(read), Some(source)) = (waiting.remove(&added), sources.get(added)) {
-                let (folder, said, has_rows) = read?;
+                let (folder, said) = read?;
                 if !gather.add(folder) {
                     let (folder, ..) = work((added, source), &gather).read(&mut |_| ())?;
                     gather.add(folder);
                 }
                 notes.extend(said);
-                any |= has_rows;
                 added += 1;
             }
-        }
-        // Of several hosts, one at which nothing ran is no reason to say nothing of the others.
-        if !any && !is_window && !sources.is_empty() {
-            bail!(notes.pop().unwrap_or_else(|| "nothing was recorded".to_owned()));
         }
         Ok((gather, notes))
     })
@@ -155,8 +157,8 @@ enum News<F> {
     Read(Result<ReadFolder<F>>),
 }
 
-/// A folder's rows, notes for the reader, and whether there were any rows.
-type ReadFolder<F> = (F, Vec<String>, bool);
+/// A folder's rows, and notes for the reader.
+type ReadFolder<F> = (F, Vec<String>);
 
 /// A folder that is to be read.
 struct Work<'a, F> {
@@ -185,13 +187,9 @@ impl<'a, F: Sink> Work<'a, F> {
         // If only a part was read, the rows may be elsewhere.
         let has_rows = *times.start() > 0 || read.ops > 0 || source.is_of_calls() && read.calls > 0;
         if !has_rows {
-            let launched = read.untold_launches();
-            let why = launched.as_deref().unwrap_or_else(|| match source.session().level {
-                Some(Level::Api) => "it has calls of the API only (--level api)",
-                _ => "none began and ended meanwhile; `ncclflow dump` says whether the processes wait",
-            });
-            notes.push(format!("the recording in `{shown}` has no operations: {why}"));
+            let why = why_empty(source.is_of_calls(), &read);
+            notes.push(format!("nothing of NCCL was recorded in `{shown}`: {why}"));
         }
-        Ok((folder, notes, has_rows))
+        Ok((folder, notes))
     }
 }

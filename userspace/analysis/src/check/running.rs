@@ -8,6 +8,7 @@ use flow::{schema::ClockReport, session::SessionReport};
 use super::{
     communicator_check::{CheckReport, Fleet},
     folder_rows::FolderRows,
+    ownership::Claims,
     parts::{Part, parts},
     row_source::{FolderFacts, Gather as _},
 };
@@ -56,7 +57,9 @@ impl RunningCheck {
         let found = parts.find(|(_, (part, _))| part.folders.contains(&source.path));
         self.current = found.map(|(at, (_, fleet))| {
             let session = SessionReport { clock, ..source.session().clone() };
-            (at, fleet.folder(FolderFacts { session, jobs, ..FolderFacts::default() }))
+            // The page names communicators as the rows do.
+            let claims = Claims::default();
+            (at, fleet.folder(FolderFacts { session, claims, ..FolderFacts::of(source, jobs) }))
         });
     }
 

@@ -2,6 +2,7 @@
 
 use std::{
     cmp::Reverse,
+    collections::BTreeSet,
     io::{self, Write},
 };
 
@@ -19,27 +20,42 @@ const MAX_LINKS: usize = 16;
 /// Says how many links there are, and which has the least bandwidth, in one sentence.
 pub fn headline(report: &SummaryReport) -> String {
     let links = || report.ranks.iter().flat_map(|rank| rank.links.iter().map(move |link| (rank, link)));
-    let (count, ranks) = (links().count(), report.ranks.len());
-    if count == 0 {
-        return "no links to show: these recordings have no operations with messages".to_owned();
+    if links().next().is_none() {
+        let how = if report.has_calls_only { " (record with --level flow or steps)" } else { "" };
+        return format!("no links to show: these recordings have no operations with messages{how}");
     }
     let mut measured: Vec<(u64, &RankReport, &LinkRow)> =
         links().filter_map(|(rank, link)| Some((link.bandwidth?, rank, link))).collect();
     measured.sort_by_key(|(bandwidth, ..)| *bandwidth);
-    let all = format!("{} of {}", counted(count, "link"), counted(ranks, "rank"));
-    match (measured.first(), measured.get(measured.len() / 2)) {
-        (Some((least, rank, link)), Some((median, ..))) => format!(
-            "{all}; least bandwidth: rank {} {} on channel {}, {}/s (median of all {}/s)",
-            rank.rank,
-            with_whom(link),
-            link.channel,
-            amount(*least),
-            amount(*median)
-        ),
-        _ => format!(
-            "{all}; sizes are those that NCCL planned, because nothing was measured (record --level steps)"
-        ),
-    }
+    // Several recordings can be of the same ranks.
+    let ranks: BTreeSet<_> = report.ranks.iter().map(|rank| (&*rank.communicator, rank.rank)).collect();
+    let all: BTreeSet<_> = links()
+        .map(|(rank, link)| {
+            (&*rank.communicator, rank.rank, link.op == Direction::Recv, link.peer, link.channel)
+        })
+        .collect();
+    let recordings = match recordings(report) {
+        1 => String::new(),
+        several => format!(" in {several} recordings"),
+    };
+    let all = format!("{} of {}{recordings}", counted(all.len(), "link"), counted(ranks.len(), "rank"));
+    let median = measured.get(measured.len() / 2);
+    let (Some((least, rank, link)), Some((median, ..))) = (measured.first(), median) else {
+        let how = report.how_to_measure.as_ref().map(|how| format!(" ({how})")).unwrap_or_default();
+        return format!("{all}; sizes are those that NCCL planned, because nothing was measured{how}");
+    };
+    format!(
+        "{all}; least bandwidth: rank {} {} on channel {}, {}/s (median of all {}/s)",
+        rank.rank,
+        with_whom(link),
+        link.channel,
+        amount(*least),
+        amount(*median)
+    )
+}
+
+fn recordings(report: &SummaryReport) -> usize {
+    report.ranks.iter().map(|rank| &rank.recording).collect::<BTreeSet<_>>().len()
 }
 
 /// Writes every rank with its links. `width`: columns of the terminal.
@@ -49,11 +65,10 @@ pub fn write_summary(
     width: Option<usize>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let mut window = None;
+    let (mut recording, several) = (None, recordings(report) > 1);
     for rank in &report.ranks {
-        if rank.window.as_ref() != window {
-            window = rank.window.as_ref();
-            writeln!(out, "{}:", window.map_or("", String::as_str))?;
+        if (several || rank.window.is_some()) && recording.replace(&rank.recording) != Some(&rank.recording) {
+            writeln!(out, "{}:", rank.recording)?;
         }
         write_rank(rank, is_verbose, width, out)?;
     }
@@ -118,13 +133,15 @@ fn write_rank(
         let link = &op.times.slowest_link;
         writeln!(
             out,
-            "  longest of {} measured operations: {} (seq {}); most of its time in the network: {} rank {} on channel {}",
+            "  longest of {} measured operations: {} (seq {}); its messages were longest in the network {} rank {} \
+             on channel {}, {} in all",
             rank.ops.len(),
             spaced_seconds(op.times.last_end_ns.saturating_sub(op.times.first_start_ns)),
             op.seq,
             if link.op == Direction::Send { "to" } else { "from" },
             link.peer,
-            link.channel
+            link.channel,
+            spaced_seconds(op.times.slowest_link_network_ns)
         )?;
     }
     Ok(())
@@ -161,7 +178,7 @@ fn waits(link: &LinkRow) -> String {
         .collect();
     waits.sort_by_key(|(percent, _)| Reverse(*percent));
     let waits: Vec<String> = waits.into_iter().map(|(percent, who)| format!("{who} {percent} %")).collect();
-    waits.join(", ")
+    waits.join("; ")
 }
 
 fn who_is_waited_for(wait: Wait, direction: Direction) -> &'static str {
@@ -173,7 +190,7 @@ fn who_is_waited_for(wait: Wait, direction: Direction) -> &'static str {
         (Wait::Network, Direction::Recv) => "sender or network",
         (Wait::Flush, _) => "flush to the GPU",
         (Wait::GpuConsume, _) => "own GPU to take it",
-        (Wait::FlushOrGpuConsume, _) => "flush, or own GPU to take it",
+        (Wait::FlushOrGpuConsume, _) => "own GPU or flush",
     }
 }
 
@@ -186,7 +203,7 @@ fn amount(value: u64) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use flow::schema::WaitRow;
+    use flow::schema::{LinkKey, OpTimes, OpTimesRow, WaitRow};
 
     use super::*;
 
@@ -210,8 +227,43 @@ mod tests {
 
     fn report(links: Vec<LinkRow>) -> SummaryReport {
         let communicator = "0xab".to_owned();
-        let rank = RankReport { window: None, communicator, rank: 1, links, ops: Vec::new() };
-        SummaryReport { ranks: vec![rank], notes: Vec::new() }
+        let recording = "flows".to_owned();
+        let rank = RankReport { window: None, recording, communicator, rank: 1, links, ops: Vec::new() };
+        let how_to_measure = Some("record with --level steps".to_owned());
+        SummaryReport { ranks: vec![rank], how_to_measure, ..SummaryReport::default() }
+    }
+
+    fn text(report: &SummaryReport) -> String {
+        let mut out = Vec::new();
+        write_summary(report, false, None, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_longest_op_is_not_said_to_be_as_long_in_the_network() {
+        let mut report = report(vec![link(Direction::Send, 5, Some(920_000_000))]);
+        let times = OpTimes {
+            first_start_ns: 0,
+            last_end_ns: 32_500_000,
+            unended: 0,
+            slowest_link: LinkKey { op: Direction::Send, peer: 1, channel: 0 },
+            slowest_link_network_ns: 1_430_000,
+        };
+        report.ranks[0].ops = vec![OpTimesRow { seq: 17752, times }];
+        let expected = "longest of 1 measured operations: 32.5 ms (seq 17752); its messages were longest in the \
+                        network to rank 1 on channel 0, 1.43 ms in all\n";
+        assert!(text(&report).contains(expected), "{}", text(&report));
+    }
+
+    /// The same ranks, recorded twice: each has its folder's name, and counts once.
+    #[test]
+    fn recordings_of_the_same_ranks_are_told_apart_and_counted_once() {
+        let mut both = report(vec![link(Direction::Send, 5, None), link(Direction::Recv, 5, None)]);
+        assert!(!text(&both).contains("flows"), "one needs no heading: {}", text(&both));
+        both.ranks.push(RankReport { recording: "later".to_owned(), ..both.ranks[0].clone() });
+        assert!(headline(&both).starts_with("2 links of 1 rank in 2 recordings;"), "{}", headline(&both));
+        let headings = ["flows:", "later:"];
+        assert!(headings.iter().all(|heading| text(&both).lines().any(|line| line == *heading)));
     }
 
     #[test]
@@ -222,8 +274,12 @@ mod tests {
         let expected = "3 links of 1 rank; least bandwidth: rank 1 to rank 5 on channel 3, 920 MB/s (median of all 2.00 GB/s)";
         assert_eq!(text, expected);
         let planned = headline(&report(vec![link(Direction::Recv, 2, None)]));
-        assert!(planned.starts_with("1 link of 1 rank; sizes are those that NCCL planned"), "{planned}");
-        assert!(headline(&report(Vec::new())).starts_with("no link"));
+        let expected = "1 link of 1 rank; sizes are those that NCCL planned, because nothing was measured (record \
+                        with --level steps)";
+        assert_eq!(planned, expected);
+        assert!(headline(&report(Vec::new())).ends_with("no operations with messages"));
+        let of_calls = headline(&SummaryReport { has_calls_only: true, ..SummaryReport::default() });
+        assert!(of_calls.ends_with("no operations with messages (record with --level flow or steps)"));
     }
 
     #[test]
@@ -233,7 +289,7 @@ mod tests {
         write_summary(&report(links), false, None, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         let line = text.lines().find(|line| line.contains("to rank 5")).unwrap();
-        for part in ["1.20 MB", "920 MB/s", "85 µs", "900 µs", "own GPU to fill the slot 75 %, network 25 %"]
+        for part in ["1.20 MB", "920 MB/s", "85 µs", "900 µs", "own GPU to fill the slot 75 %; network 25 %"]
         {
             assert!(line.contains(part), "{part}: {line}");
         }
@@ -243,7 +299,7 @@ mod tests {
         write_summary(&report(vec![link(Direction::Send, 5, Some(920_000_000))]), false, Some(80), &mut out)
             .unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert!(text.contains("\n      own GPU to fill the slot 75 %, network 25 %\n"), "{text}");
+        assert!(text.contains("\n      own GPU to fill the slot 75 %; network 25 %\n"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         let mut out = Vec::new();
         write_summary(&report(vec![link(Direction::Recv, 2, None)]), false, Some(80), &mut out).unwrap();

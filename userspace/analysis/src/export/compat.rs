@@ -20,7 +20,7 @@ use super::{
     bounded::get_or_make,
     run::Exported,
     source::Source,
-    view::{Row, View, ViewOptions, counted},
+    view::{Row, View, ViewOptions, counted, ensure_ops},
 };
 use recording::sinks::{JsonLinesFile, OutputDir, Share};
 
@@ -245,7 +245,8 @@ impl View for Compat {
         self.write(op).with_context(|| format!("writing rank {}", op.row.rank))
     }
 
-    fn finish(&mut self, _exported: &Exported) -> Result<Vec<String>> {
+    fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
+        ensure_ops(exported, "the NCCL Flow Extractor's files")?;
         for ((folder, rank), files) in &mut self.ranks {
             let context = || format!("writing the files of rank {rank}");
             files.proxy_flow.flush().with_context(context)?;

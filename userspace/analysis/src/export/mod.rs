@@ -25,6 +25,7 @@ mod moment;
 mod parquet;
 mod perfetto;
 mod ranks;
+mod recorded;
 mod run;
 mod source;
 mod torch_traces;

@@ -19,6 +19,7 @@ use super::{
     chosen_rows::{ChosenRows, Exporting, RowCounts},
     jobs::{self, Jobs},
     ranks::TwiceReport,
+    recorded::recorded,
     source::{Source, sources},
     view::{View, ViewOptions},
 };
@@ -53,6 +54,9 @@ pub struct Exported {
     pub span_unix_ns: Option<(u64, u64)>,
     /// Notes of the view.
     pub notes: Vec<String>,
+    /// Ranks, communicators and processes that the recordings have, in words; `None`: none is known.
+    #[serde(skip)]
+    pub recorded: Option<String>,
 }
 
 /// Part of a source that was read.
@@ -245,6 +249,7 @@ impl Chosen {
             twice: ranks.twice,
             span_unix_ns: span,
             notes: Vec::new(),
+            recorded: recorded(&sources),
         };
         exported.notes = view.finish(&exported)?;
         Ok(exported)

@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
 };
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use flow::{
     schema::{ApiCall, GpuRow, LaunchThreadRow, MessageRow, MessageSums, Op, OtherCallRow, StackRow},
     text::joined,
@@ -108,6 +108,17 @@ pub(crate) trait View: Debug + Send {
     fn finish(&mut self, exported: &Exported) -> Result<Vec<String>>;
 }
 
+/// Fails where there are calls of the API and no ops. `files`: those of the format, which are of ops.
+pub(super) fn ensure_ops(exported: &Exported, files: &str) -> Result<()> {
+    let rows = &exported.rows;
+    ensure!(
+        rows.ops > 0 || rows.calls == 0,
+        "there are API calls in what is asked for and no ops: {files} are of ops, which `record --level flow` and \
+         `--level steps` record"
+    );
+    Ok(())
+}
+
 /// Lists the first of some things.
 pub(super) fn listed<T: Display>(things: impl ExactSizeIterator<Item = T>, most: usize) -> String {
     let more = if things.len() > most { ", …" } else { "" };
@@ -117,4 +128,22 @@ pub(super) fn listed<T: Display>(things: impl ExactSizeIterator<Item = T>, most:
 /// Makes the notes that begin with a number, of those whose number is not 0.
 pub(super) fn counted<const N: usize>(notes: [(u64, &str); N]) -> impl Iterator<Item = String> {
     notes.into_iter().filter(|(count, _)| *count > 0).map(|(count, text)| format!("{count} {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::RowCounts;
+
+    #[test]
+    fn files_of_ops_are_not_made_of_calls() {
+        let of = |ops, calls| {
+            let rows = RowCounts { ops, calls, ..RowCounts::default() };
+            let (sources, twice, notes) = (Vec::new(), Vec::new(), Vec::new());
+            let exported = Exported { rows, sources, twice, span_unix_ns: None, notes, recorded: None };
+            ensure_ops(&exported, "these files").err().map(|error| error.to_string())
+        };
+        assert!(of(0, 520).unwrap().contains("these files are of ops"));
+        assert_eq!([of(0, 0), of(3, 520)], [None, None]);
+    }
 }

@@ -28,6 +28,7 @@ use crate::{
     check::{CheckReport, CommunicatorCheck, RunningCheck},
     export::{Exported, Row, Source, View, Wanted},
     iterations::Iterations,
+    not_recorded::why_empty,
 };
 
 /// Format of the data. A page has its own scripts, so this is for others who read the data.
@@ -111,9 +112,9 @@ impl Collector {
             source.records = read.records;
             source.notes.extend(read.read.notes());
         }
-        let seen = self.seen();
+        let seen = self.seen(exported);
         let comm = |name: &str| self.comms.find(name);
-        let verdict = verdict(&report, seen, &comm, t0_ns);
+        let verdict = verdict(&report, &seen, &comm, t0_ns);
         Data {
             format: FORMAT,
             made_by: format!("ncclflow {}", env!("CARGO_PKG_VERSION")),
@@ -135,13 +136,13 @@ impl Collector {
             iterations: iterations::data(&mut self.iterations, t0_ns),
             code: if self.code.stacks.len() > 0 { code } else { Vec::new() },
             summed_up: self.summed_up(),
-            not_seen: self.not_seen(exported, seen),
+            not_seen: self.not_seen(exported, &seen),
             sources: std::mem::take(&mut self.sources),
             rows: exported.rows,
         }
     }
 
-    fn seen(&self) -> Seen {
+    fn seen(&self, exported: &Exported) -> Seen {
         let of = |(_, comm): &(String, Comm)| (comm.n_ranks.max(0).unsigned_abs(), comm.ranks.len() as u64);
         let ranks = self.comms.iter().map(of);
         let (all, recorded) = ranks
@@ -152,6 +153,7 @@ impl Collector {
             recorded,
             ops: self.totals.ops,
             calls: self.totals.calls,
+            why_empty: exported.sources.first().map(|of| why_empty(self.has_calls_only, &of.read)),
             has_losses: self.sources.iter().any(|source| source.loss.iter().any(is_lost)),
         }
     }
@@ -257,7 +259,7 @@ impl Collector {
         ])
     }
 
-    fn not_seen(&self, exported: &Exported, seen: Seen) -> Vec<String> {
+    fn not_seen(&self, exported: &Exported, seen: &Seen) -> Vec<String> {
         let Totals { ops, planned_only, incomplete, without_clock, calls_without_rank, .. } = self.totals;
         let twice = exported.twice.iter().take(20).map(|twice| {
             let text = format!(
@@ -432,6 +434,9 @@ impl Collector {
     fn call(&mut self, call: &ApiCall) {
         self.totals.calls += 1;
         self.code.add_call(call);
+        if let Some(rows) = self.check.rows() {
+            rows.call(call);
+        }
         let Some(key) = call.rank else {
             self.totals.calls_without_rank += 1;
             return;

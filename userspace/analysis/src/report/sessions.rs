@@ -8,7 +8,7 @@ use flow::{
 };
 
 use super::data::SourceData;
-use crate::export::Source;
+use crate::{export::Source, not_recorded::sampled};
 
 /// Most gaps and sentences of one recording that are kept.
 const MAX_GAPS: usize = 256;
@@ -69,8 +69,8 @@ fn notes(session: &SessionReport) -> Vec<String> {
         let missing = missing_probes.iter().map(|probe| format!("not seen in `{path}`: {}", probe.lost));
         notes.extend(missing);
     }
-    if let Some(sampling) = session.sampling.and_then(|sampling| serde_json::to_string(&sampling).ok()) {
-        notes.push(format!("messages of chosen ops only were measured: {sampling}"));
+    if let Some(options) = sampled(session) {
+        notes.push(format!("messages of chosen ops only were measured: {options}"));
     }
     notes.extend(session.passed_over.iter().map(|library| format!("not traced: {library}")));
     for ChangedLibrary { path, .. } in &session.changed_libraries {

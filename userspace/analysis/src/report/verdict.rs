@@ -4,8 +4,10 @@ use flow::{schema::Outcome, text::counted};
 
 use super::data::{FindingData, JobData, JobIterationsData, Level, SeriesData, VerdictData};
 use crate::{
-    check::{CheckReport, CommunicatorCheck, Finding, FindingKind, JobCheck, JobPart, SLOWNESS},
-    slow::{Kind, Stall},
+    check::{
+        CheckReport, CommunicatorCheck, Finding, FindingKind, JobCheck, JobPart, NOTHING, SLOWNESS, by_name,
+    },
+    slow::{Kind, Slow, Stall},
 };
 
 /// Most findings on the page.
@@ -13,19 +15,21 @@ const MAX_FINDINGS: usize = 500;
 
 fn level(kind: FindingKind) -> Level {
     match kind {
-        FindingKind::Unfinished | FindingKind::TwoRecordings => Level::Open,
+        FindingKind::Unfinished => Level::Open,
         _ => Level::Fault,
     }
 }
 
 /// Coverage of the recordings, which also bears on the verdict.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     /// Number of ranks of all communicators, and of those that were recorded.
     pub(super) ranks: u64,
     pub(super) recorded: u64,
     pub(super) ops: u64,
     pub(super) calls: u64,
+    /// Why there are neither ops nor calls.
+    pub(super) why_empty: Option<String>,
     /// Set if records are missing.
     pub(super) has_losses: bool,
 }
@@ -60,7 +64,7 @@ fn stalls(
 /// Makes the verdict. `comm` returns the number on the page of the communicator with a name.
 pub(super) fn verdict(
     report: &CheckReport,
-    seen: Seen,
+    seen: &Seen,
     comm: &dyn Fn(&str) -> Option<usize>,
     t0_ns: u64,
 ) -> VerdictData {
@@ -68,7 +72,7 @@ pub(super) fn verdict(
     let mut found: Vec<(&CommunicatorCheck, &Finding)> =
         checks.flat_map(|check| check.findings.iter().map(move |finding| (check, finding))).collect();
     found.sort_by_key(|(_, finding)| finding.kind.importance());
-    let several = report.communicators.len() > 1;
+    let several = by_name(&report.communicators).len() > 1;
     let first = found.first().filter(|(_, finding)| level(finding.kind) != Level::Open);
     // Of several jobs the sentence names the one that it is about.
     let of_job = |job: &Option<String>| match job {
@@ -102,9 +106,11 @@ pub(super) fn verdict(
         }
     };
     let mut notes = report.notes.clone();
-    notes.extend(
-        report.slow.iter().flat_map(|slow| slow.not_seen.iter().map(|what| format!("not seen: {what}"))),
-    );
+    for line in report.jobs().flat_map(Slow::lines_not_seen) {
+        if !notes.contains(&line) {
+            notes.push(line);
+        }
+    }
     let more = found.len().saturating_sub(MAX_FINDINGS);
     if more > 0 {
         notes.push(format!("{more} more findings are not listed here: `ncclflow check` has them"));
@@ -147,16 +153,15 @@ impl JobData {
     }
 }
 
-fn nothing_found(report: &CheckReport, seen: Seen) -> (Level, String) {
-    let Seen { ranks, recorded, ops, calls, has_losses } = seen;
-    if ops == 0 {
-        let what = match calls {
-            0 => "nothing of NCCL was recorded",
-            _ => {
-                "only API calls were recorded: `ncclflow check` compares them (or record with --level flow or steps)"
-            }
+fn nothing_found(report: &CheckReport, seen: &Seen) -> (Level, String) {
+    let Seen { ranks, recorded, ops, calls, why_empty, has_losses } = seen;
+    let comms = by_name(&report.communicators).len();
+    if comms == 0 {
+        let why = match why_empty {
+            Some(why) if ops + calls == 0 => format!("nothing of NCCL was recorded: {why}"),
+            _ => NOTHING.to_owned(),
         };
-        return (Level::Unknown, format!("No verdict: {what}."));
+        return (Level::Unknown, format!("No verdict: {why}."));
     }
     let collectives: u64 = report.communicators.iter().map(|check| check.collectives).sum();
     let slow = report.slow.as_ref();
@@ -169,13 +174,12 @@ fn nothing_found(report: &CheckReport, seen: Seen) -> (Level, String) {
     } else {
         format!("the {recorded} of {ranks} ranks that were recorded")
     };
-    let lost = if has_losses || is_cut { "; some records were lost" } else { "" };
+    let lost = if *has_losses || is_cut { "; some records were lost" } else { "" };
     let level = if whole && is_known && lost.is_empty() && report.notes.is_empty() {
         Level::Good
     } else {
         Level::Open
     };
-    let comms = report.communicators.len();
     let what = match comms {
         1 => counted(collectives, "collective"),
         _ => format!("{} of {comms} communicators", counted(collectives, "collective")),
@@ -186,4 +190,37 @@ fn nothing_found(report: &CheckReport, seen: Seen) -> (Level, String) {
 fn capitalized(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sentence(communicators: Vec<CommunicatorCheck>, seen: &Seen) -> String {
+        let report = CheckReport::new(Vec::new(), communicators, Vec::new(), Vec::new());
+        verdict(&report, seen, &|_| None, 0).sentence
+    }
+
+    fn check(window: Option<&str>) -> CommunicatorCheck {
+        let window = window.map(str::to_owned);
+        let communicator = "0xab".to_owned();
+        CommunicatorCheck { window, communicator, ranks: vec![0, 1], collectives: 5, ..Default::default() }
+    }
+
+    /// A communicator in two windows is one; calls were compared as ops are.
+    #[test]
+    fn a_communicator_counts_once_also_by_its_calls() {
+        let seen = Seen { ranks: 2, recorded: 2, calls: 20, ..Seen::default() };
+        let windows = vec![check(Some("1")), check(Some("2"))];
+        assert_eq!(sentence(windows, &seen), "No fault was found: all 2 ranks agree on 10 collectives.");
+    }
+
+    #[test]
+    fn an_empty_recording_is_said_to_be_empty_and_why() {
+        let seen = Seen { why_empty: Some("nothing was called meanwhile".to_owned()), ..Seen::default() };
+        let expected = "No verdict: nothing of NCCL was recorded: nothing was called meanwhile.";
+        assert_eq!(sentence(Vec::new(), &seen), expected);
+        let calls = Seen { calls: 3, ..seen };
+        assert_eq!(sentence(Vec::new(), &calls), format!("No verdict: {NOTHING}."));
+    }
 }

@@ -38,6 +38,8 @@ pub(super) struct Evidence {
     pub(super) links: Vec<Vec<MeasuredLink>>,
     /// Messages go through proxies: they can be measured.
     pub(super) has_proxy: bool,
+    /// How to measure messages that were not; `None`: all were.
+    pub(super) how_to_measure: Option<String>,
     /// Clocks of its hosts against each other.
     pub(super) clocks: HostClocks,
 }
@@ -251,6 +253,7 @@ fn of_job(
         slowdown,
         late,
         has_proxy,
+        how_to_measure: members.iter().find_map(|of| folders.get(of.0)?.how_to_measure.clone()),
         clocks: clocks_of,
         ..Evidence::default()
     };

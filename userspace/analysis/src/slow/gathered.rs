@@ -14,7 +14,7 @@ use nccl_library::nccl::Name;
 use super::{
     activity::Activity, launches::Launches, longest_waits::RankWaits, shares::Shares, transits::Transits,
 };
-use crate::{export::Who, iterations::Iterations};
+use crate::{export::Who, in_order::Firsts, iterations::Iterations, not_recorded::how_to_measure};
 
 /// Most launches of a communicator on one host that are kept.
 const MAX_LAUNCHES: usize = 1 << 20;
@@ -58,7 +58,7 @@ pub(super) struct CommunicatorRows {
     pub(super) has_proxy: bool,
     /// Network devices of ranks, with the host that each is on.
     pub(super) nics: BTreeMap<i32, (String, Vec<NicRow>)>,
-    last: BTreeMap<i32, u64>,
+    firsts: BTreeMap<i32, Firsts>,
 }
 
 /// Processor time of a thread while it was looked at.
@@ -98,6 +98,8 @@ pub(crate) struct Gathered {
     jobs: BTreeMap<u32, String>,
     offset_ns: u64,
     has_clock: bool,
+    /// How to measure messages that were not; `None`: all were.
+    pub(super) how_to_measure: Option<String>,
     pub(super) members: Vec<MemberFacts>,
     by_process: HashMap<u32, Vec<Member>>,
     pub(super) communicators: BTreeMap<String, CommunicatorRows>,
@@ -120,6 +122,7 @@ impl Gathered {
             jobs,
             offset_ns: clock.map_or(0, |clock| clock.offset_ns),
             has_clock: clock.is_some(),
+            how_to_measure: how_to_measure(session),
             ..Self::default()
         }
     }
@@ -142,8 +145,7 @@ impl Gathered {
             }
         } else if row.pattern.has_no_ops() {
             // Ranks number these by themselves: nothing says which of them belong together.
-        } else if rows.last.get(&row.rank).is_none_or(|last| *last < row.seq) {
-            rows.last.insert(row.rank, row.seq);
+        } else if rows.firsts.entry(row.rank).or_default().is_first(row.seq / 2) {
             if self.has_clock {
                 let wall_ns = row.ts_ns.saturating_add(self.offset_ns);
                 rows.launches.add(row.rank, row.seq / 2, wall_ns, MAX_LAUNCHES);

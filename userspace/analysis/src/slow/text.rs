@@ -255,13 +255,10 @@ impl Slow {
             Some(ms) if self.first.kind == Kind::Nobody => format!(" (an iteration takes {ms:.2} ms)"),
             _ => String::new(),
         };
-        match (self.first.kind, self.not_seen.first()) {
-            (Kind::Unknown, Some(why)) => format!("{}; not seen: {why}", self.first.text),
-            _ => format!("{}{iteration}", self.first.text),
-        }
+        format!("{}{iteration}", self.first.text)
     }
 
-    /// Writes causes, evidence, and what was not seen. `said`: the headline, which is not said again.
+    /// Writes causes and evidence. `said`: the headline, which is not said again.
     pub fn write(&self, said: &str, out: &mut dyn io::Write) -> io::Result<()> {
         let is_named = !matches!(self.first.kind, Kind::Nobody | Kind::Unknown);
         for cause in std::iter::once(&self.first).filter(|_| is_named).chain(&self.others) {
@@ -270,18 +267,38 @@ impl Slow {
             }
             cause.evidence.iter().try_for_each(|line| writeln!(out, "    {line}"))?;
         }
-        let mut clocks = self.clocks.iter().filter_map(HostClock::text);
-        clocks.try_for_each(|text| writeln!(out, "note: {text}"))?;
-        let mut unsaid = self.not_seen.iter().filter(|what| !said.contains(what.as_str()));
-        unsaid.try_for_each(|what| writeln!(out, "not seen: {what}"))
+        Ok(())
+    }
+
+    /// Returns notes on the clocks of hosts.
+    pub(crate) fn clock_notes(&self) -> impl Iterator<Item = String> {
+        self.clocks.iter().filter_map(HostClock::text).map(|text| format!("note: {text}"))
+    }
+
+    /// Returns what was not seen.
+    pub(crate) fn lines_not_seen(&self) -> impl Iterator<Item = String> {
+        self.not_seen.iter().map(|what| format!("not seen: {what}"))
     }
 }
 
-/// Returns the sentence where nobody is named.
-pub(super) fn nobody(kind: Kind) -> String {
-    match kind {
-        Kind::Nobody => "no rank, no GPU and no host holds the job back".to_owned(),
-        _ => "who holds the job back is not known".to_owned(),
+/// Returns the sentence where nobody is named, which says no more than was seen.
+pub(super) fn nobody(kind: Kind, evidence: &Evidence, not_seen: &[String]) -> String {
+    if kind != Kind::Nobody {
+        return "who holds the job back is not known".to_owned();
+    }
+    let seen = [
+        (evidence.has_counters(), "the GPUs' counters"),
+        (evidence.has_launches(), "launches"),
+        (!evidence.waits.is_empty(), "messages"),
+    ];
+    let seen: Vec<&str> = seen.into_iter().filter(|(is_seen, _)| *is_seen).map(|(_, what)| what).collect();
+    match &seen[..] {
+        [others @ .., last] if !not_seen.is_empty() => {
+            let others = joined(others, ", ");
+            let and = if others.is_empty() { "" } else { " and " };
+            format!("as far as {others}{and}{last} show, nobody holds the job back")
+        }
+        _ => "no rank, no GPU and no host holds the job back".to_owned(),
     }
 }
 
@@ -301,12 +318,15 @@ pub(super) fn not_seen(evidence: &Evidence) -> Vec<String> {
     } else if !without.is_empty() {
         notes.push(format!("how much the GPUs of ranks {} compute", joined(&without, ", ")));
     }
-    if evidence.late.iter().all(|late| late.ranks.len() < 2) && ranks.len() > 1 {
+    if !evidence.has_launches() && ranks.len() > 1 {
         notes.push("who launches late: no host has two ranks of one communicator".to_owned());
     }
     notes.extend(clocks_not_seen(evidence));
     if evidence.waits.is_empty() && evidence.has_proxy {
-        notes.push("what messages waited for: they were not measured (record with --level steps)".to_owned());
+        notes.push(match &evidence.how_to_measure {
+            Some(how) => format!("what messages waited for: they were not measured ({how})"),
+            None => "what messages waited for: too few were measured that tell it".to_owned(),
+        });
     }
     let starved = of(|rank| !rank.is_starved());
     if !starved.is_empty() && !evidence.links.is_empty() {
@@ -326,9 +346,11 @@ fn clocks_not_seen(evidence: &Evidence) -> Option<String> {
     let why = match &evidence.clocks {
         HostClocks::OneHost => return None,
         HostClocks::Unknown => {
-            "are not known against each other: no messages between all of them were measured in both directions \
-             (record with --level steps)"
-                .to_owned()
+            let how = evidence.how_to_measure.as_ref().map(|how| format!(" ({how})")).unwrap_or_default();
+            format!(
+                "are not known against each other: no messages between all of them were measured in both \
+                 directions{how}"
+            )
         }
         HostClocks::Known(clocks) => {
             let worst = clocks.iter().map(|clock| clock.error_ms).fold(0.0, f64::max);
@@ -353,5 +375,47 @@ impl HostClock {
                 ahead_ms.abs()
             )
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::launches::Late, *};
+    use crate::slow::evidence::{LateRanks, RankEvidence};
+
+    /// Two ranks whose messages were to be measured, and whose launches are known.
+    fn evidence(how_to_measure: Option<&str>) -> Evidence {
+        let ranks = vec![RankEvidence::default(); 2];
+        let late = vec![LateRanks { ranks: vec![0, 1], late: Late::default() }];
+        let how_to_measure = how_to_measure.map(str::to_owned);
+        Evidence { ranks, late, has_proxy: true, how_to_measure, ..Evidence::default() }
+    }
+
+    #[test]
+    fn nobody_is_cleared_by_what_was_not_seen() {
+        let evidence = Evidence { waits: vec![Vec::new()], ..evidence(None) };
+        let said = |not_seen: &[String]| nobody(Kind::Nobody, &evidence, not_seen);
+        assert_eq!(said(&[]), "no rank, no GPU and no host holds the job back");
+        let expected = "as far as launches and messages show, nobody holds the job back";
+        assert_eq!(said(&not_seen(&evidence)), expected);
+    }
+
+    /// A recording of --level steps is not told to be one.
+    #[test]
+    fn how_to_measure_messages_depends_on_the_recording() {
+        let what = |how| not_seen(&evidence(how)).into_iter().find(|what| what.starts_with("what messages"));
+        let of = |why: &str| Some(format!("what messages waited for: {why}"));
+        let left_out = "record without --min-bytes 1048576";
+        assert_eq!(what(Some(left_out)), of(&format!("they were not measured ({left_out})")));
+        assert_eq!(what(None), of("too few were measured that tell it"));
+    }
+
+    /// The reasons stand on lines of their own.
+    #[test]
+    fn the_verdict_has_no_reason_in_it() {
+        let slow = Slow::of(&evidence(None));
+        assert_eq!(slow.summary(), "who holds the job back is not known");
+        let lines: Vec<String> = slow.lines_not_seen().collect();
+        assert!(lines.len() > 1 && lines.iter().all(|line| line.starts_with("not seen: ")), "{lines:?}");
     }
 }

@@ -139,6 +139,18 @@ impl Difference {
     }
 }
 
+impl Evidence {
+    /// Tells whether GPUs can be compared by what they do.
+    pub(super) fn has_counters(&self) -> bool {
+        self.ranks.iter().filter(|rank| rank.multiprocessors.is_some()).count() > 1
+    }
+
+    /// Tells whether launches of several ranks can be compared.
+    pub(super) fn has_launches(&self) -> bool {
+        self.late.iter().any(|late| late.ranks.len() > 1)
+    }
+}
+
 impl Slow {
     /// Judges a job.
     pub(super) fn of(evidence: &Evidence) -> Self {
@@ -170,13 +182,13 @@ impl Slow {
             let rank = |cause: &Cause| (cause.is_note, is_explained(cause), -cause.percent.unwrap_or(0.0));
             rank(one).partial_cmp(&rank(other)).unwrap_or(std::cmp::Ordering::Equal)
         });
-        let has_activity = evidence.ranks.iter().filter(|rank| rank.multiprocessors.is_some()).count() > 1;
-        let kind = if has_activity || !evidence.waits.is_empty() { Kind::Nobody } else { Kind::Unknown };
+        let kind =
+            if evidence.has_counters() || !evidence.waits.is_empty() { Kind::Nobody } else { Kind::Unknown };
         // What chips of one kind differ by names nobody.
         let is_first = |cause: &Cause| !(cause.is_note && cause.kind == Kind::Gpu);
         let first = match causes.iter().position(is_first) {
             Some(at) => causes.remove(at),
-            None => Cause { kind, text: text::nobody(kind), ..Cause::default() },
+            None => Cause { kind, text: text::nobody(kind, evidence, &not_seen), ..Cause::default() },
         };
         Self {
             job: evidence.job.clone(),

@@ -127,9 +127,34 @@ fn several_folders_are_judged_in_their_order() {
         for (all, first) in all.communicators.iter().zip(&first.communicators) {
             assert_eq!((all.collectives, &all.measured), (first.collectives, &first.measured), "{order:?}");
             assert_eq!(all.verdict.messages, first.verdict.messages);
-            let twice = all.findings.iter().filter(|finding| finding.text.contains("in two of the folders"));
-            assert_eq!(twice.count(), 4, "two ranks, in two further folders: {:?}", all.findings);
+            assert_eq!(all.findings, first.findings, "that a rank was recorded twice is no fault of the job");
         }
+        let twice: Vec<&String> = all.notes.iter().filter(|note| note.contains(" both have ")).collect();
+        assert_eq!(twice.len(), 2, "one for each further folder: {:?}", all.notes);
+        for (note, dir) in twice.into_iter().zip(&dirs[1..]) {
+            let named = format!("`{}` and `{}` both have", dirs[0].display(), dir.display());
+            assert!(note.starts_with(&named), "{note}");
+        }
+        // `summary` shows each, and counts a rank once.
+        let headline = |dirs: &[PathBuf]| analysis::check::summary_headline(&summarize(dirs).unwrap());
+        let count = |headline: &str| headline.split([';', ' ']).next().unwrap().to_owned();
+        assert!(headline(&dirs).contains(" in 3 recordings; "), "{}", headline(&dirs));
+        assert_eq!(count(&headline(&dirs)), count(&headline(&paths[..1])));
     }
     assert!(alone.communicators.len() >= 2);
+}
+
+/// Nothing can be shown of an empty recording, which is said; that ranks agree in it is not known.
+#[test]
+fn an_empty_recording_is_shown_and_not_judged() {
+    let recorded = recorded("net_steps");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("empty");
+    recorded.record(&path, 0..0);
+    let summary = summarize(std::slice::from_ref(&path)).unwrap();
+    let refused = check(std::slice::from_ref(&path)).unwrap_err().to_string();
+    assert_eq!(summary.notes, [&*refused]);
+    let expected =
+        format!("nothing of NCCL was recorded in `{}`: no operation began and ended", path.display());
+    assert!(refused.starts_with(&expected), "{refused}");
 }

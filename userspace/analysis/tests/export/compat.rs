@@ -211,3 +211,22 @@ fn ops_without_a_proxy_are_left_out_and_told() {
     assert_eq!(fs::read_dir(folder.path().join("compat")).unwrap().count(), 0);
     assert!(exported.notes.iter().any(|note| note.contains("need no proxy")), "{:?}", exported.notes);
 }
+
+/// What NCCL Inspector's v4.0 has no place for is refused, and leaves no folder.
+#[test]
+fn a_recording_without_measured_messages_is_refused_for_inspectors_v4_0() {
+    let recorded = recorded("nvlink_flow");
+    let folder = tempfile::tempdir().unwrap();
+    recorded.cut_to(500).record(&folder.path().join("recording"), 0..500);
+    let output = folder.path().join("records");
+    let options = ExportOptions {
+        inputs: vec![folder.path().join("recording")],
+        output: output.clone(),
+        format: Format::Inspector,
+        view: ViewOptions::default(),
+        choice: Choice::default(),
+    };
+    let refused = export(options, &mut |_| ()).unwrap_err().to_string();
+    assert!(refused.contains("--inspector-version v4.3 takes all"), "{refused}");
+    assert!(!output.exists());
+}

@@ -64,7 +64,9 @@ fn headline(processes: &[ProcessEntry], hosts: usize) -> String {
     let ranks = || processes.iter().filter_map(|process| process.communicators.as_deref()).flatten();
     let hashes: BTreeSet<&str> = ranks().map(|rank| rank.comm_hash.as_str()).collect();
     let jobs: BTreeSet<_> = processes.iter().map(|process| (&process.host, &process.job)).collect();
-    if hosts <= 1 && jobs.len() > 1 {
+    // Communicators in common tell which processes are of one job.
+    let are_known = processes.iter().all(|process| process.communicators.is_some());
+    if hosts <= 1 && jobs.len() > 1 && are_known {
         _ = write!(text, ", of {} jobs", jobs.len());
     }
     if !hashes.is_empty() {

@@ -18,11 +18,11 @@ pub fn bytes(value: f64) -> String {
     format!("{} {unit}B", digits(scaled, ""))
 }
 
-/// Writes a duration in nanoseconds: `85us`, `1.2ms`, `12s`.
+/// Writes a duration in nanoseconds: `85µs`, `1.2ms`, `12s`.
 pub fn nanoseconds(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.0}ns"),
-        ns if ns < 1e6 => digits(ns / 1e3, "us"),
+        ns if ns < 1e6 => digits(ns / 1e3, "µs"),
         ns if ns < 1e9 => digits(ns / 1e6, "ms"),
         ns => digits(ns / 1e9, "s"),
     }
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!([0.0, 999.0, 1.5e3, 12.34e9].map(bytes).to_vec(), ["0 B", "999 B", "1.50 KB", "12.3 GB"]);
         assert_eq!(
             [15.0, 85e3, 1.2e6, 12e9].map(nanoseconds).to_vec(),
-            ["15ns", "85.0us", "1.20ms", "12.0s"]
+            ["15ns", "85.0µs", "1.20ms", "12.0s"]
         );
         assert_eq!([0.4, 12.0, 180.0, 7300.0].map(ago).to_vec(), ["now", "12s", "3m", "2h"]);
     }

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::discover::{denied_remedy, pids};
+use super::discover::{MAX_NAMED, denied_remedy, in_brackets, pids};
 use crate::proc_text::read_text;
 
 /// Age up to which a process is young. Any change of a young process's size counts.
@@ -45,6 +45,8 @@ pub struct Visibility {
     pub denied: usize,
     /// `/proc` hides the processes of other users (`hidepid`), so [`Self::denied`] does not count them.
     pub is_hidden: bool,
+    /// Some of the processes that are refused; 0 is none.
+    pub denied_pids: [u32; MAX_NAMED],
 }
 
 impl Visibility {
@@ -65,8 +67,10 @@ impl Visibility {
         let all = self.seen + self.denied;
         (self.denied > 0).then(|| {
             let denied = self.denied;
+            let pids: Vec<u32> = self.denied_pids.into_iter().filter(|pid| *pid != 0).collect();
+            let named = in_brackets(&pids, denied);
             format!(
-                "cannot inspect {denied} of {all} processes: NCCL in them is not seen; {}",
+                "cannot inspect {denied} of {all} processes{named}: NCCL in them is not seen; {}",
                 denied_remedy()
             )
         })
@@ -130,8 +134,12 @@ impl Census {
 
     /// Returns how much of the node could be looked at.
     pub fn visibility(&self) -> Visibility {
-        let count = |seen| self.entries.values().filter(|entry| entry.may_be_seen == Some(seen)).count();
-        Visibility { seen: count(true), denied: count(false), is_hidden: self.is_hidden }
+        let all = |seen| self.entries.iter().filter(move |(_, entry)| entry.may_be_seen == Some(seen));
+        let mut denied: Vec<u32> = all(false).map(|(pid, _)| *pid).collect();
+        denied.sort_unstable();
+        let mut denied_pids = [0; MAX_NAMED];
+        denied_pids.iter_mut().zip(&denied).for_each(|(named, pid)| *named = *pid);
+        Visibility { seen: all(true).count(), denied: denied.len(), is_hidden: self.is_hidden, denied_pids }
     }
 
     /// Forgets a process: its number means another one now, or it must be looked at again.
@@ -206,9 +214,13 @@ mod tests {
 
     #[test]
     fn some_that_are_denied_are_said_and_most_are_blindness() {
-        let of = |seen, denied, is_hidden| Visibility { seen, denied, is_hidden };
+        let of = |seen, denied, is_hidden| Visibility { seen, denied, is_hidden, ..Visibility::default() };
         assert_eq!((of(40, 0, false).problem(), of(40, 0, false).is_blind()), (None, false));
         assert!(of(40, 2, false).problem().unwrap().starts_with("cannot inspect 2 of 42 processes"));
+        let named =
+            |denied, denied_pids| Visibility { denied_pids, ..of(40, denied, false) }.problem().unwrap();
+        assert!(named(2, [7, 71, 0]).contains("2 of 42 processes (PID 7, 71): "));
+        assert!(named(4, [7, 71, 72]).contains("4 of 44 processes (PID 7, 71, 72 …): "));
         assert!(!of(40, 2, false).is_blind() && of(2, 40, false).is_blind() && of(0, 1, false).is_blind());
         assert!(of(3, 0, true).is_blind() && of(3, 0, true).problem().unwrap().contains("hidepid"));
     }

@@ -9,6 +9,7 @@ use super::{
     library::{LibraryError, MappedLibrary},
     maps,
     mounts::NotAsked,
+    read_text,
     running::{Process, ProcessError, is_kernel_thread},
 };
 
@@ -19,16 +20,36 @@ pub struct Discovered {
     pub processes: Vec<Process>,
     /// Number of processes that may not be looked at ([`denied_remedy`]).
     pub denied: usize,
+    /// Their numbers.
+    pub denied_pids: Vec<u32>,
+}
+
+/// Most processes that are named where their number says most.
+pub(crate) const MAX_NAMED: usize = 3;
+
+/// Names some of so many processes, behind their number: ` (PID 7, 71, 72 …)`.
+pub fn in_brackets(pids: &[u32], all: usize) -> String {
+    let named: Vec<String> = pids.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+    match named.len() {
+        0 => String::new(),
+        count => format!(" (PID {}{})", named.join(", "), if all > count { " …" } else { "" }),
+    }
 }
 
 /// Says what to do about processes that may not be looked at. Root is refused too: without `CAP_SYS_PTRACE`,
 /// for processes in user namespaces that are not ours or below it, and by security modules.
 #[must_use]
 pub fn denied_remedy() -> &'static str {
-    if rustix::process::geteuid().is_root() {
-        "run on the host, with CAP_SYS_PTRACE: root is refused by user namespaces, too, and by security modules"
-    } else {
+    let in_first_user_namespace = || {
+        let map = read_text("/proc/self/uid_map").unwrap_or_default();
+        map.split_whitespace().eq(["0", "0", "4294967295"])
+    };
+    if !rustix::process::geteuid().is_root() {
         "run as root"
+    } else if in_first_user_namespace() {
+        "root needs CAP_SYS_PTRACE, and a security module can refuse that, too"
+    } else {
+        "run on the host, with CAP_SYS_PTRACE: root is refused by user namespaces, too, and by security modules"
     }
 }
 

@@ -22,7 +22,7 @@ mod tenant;
 pub use crate::proc_text::{MAX_TEXT, has_ended, read_text, run_times, stat_field, status_field};
 pub use census::{Census, Visibility, is_hidden};
 pub use description::{Description, Users, age_seconds};
-pub use discover::{Denied, Discovered, Sighting, Unfinished, denied_remedy, pids};
+pub use discover::{Denied, Discovered, Sighting, Unfinished, denied_remedy, in_brackets, pids};
 pub use filter::Filter;
 pub use fuse_connections::fuse_connections_that_owe_an_answer;
 pub use identify::Evidence;

@@ -103,9 +103,12 @@ pub fn nccl_processes() -> io::Result<Discovered> {
     for pid in pids()?.into_iter().filter(|pid| *pid != std::process::id()) {
         match ask_about(pid, LOOK_WALL, Request::HasNccl { pid }) {
             Ok((true, _)) => found.processes.extend(Process::open(pid)),
-            Ok((false, _)) => {}
-            // The process exited meanwhile, or may not be looked at.
-            Err(_) => found.denied += usize::from(may_not_be_read(pid)),
+            Err(_) if may_not_be_read(pid) => {
+                found.denied += 1;
+                found.denied_pids.push(pid);
+            }
+            // Or the process exited meanwhile.
+            Ok((false, _)) | Err(_) => {}
         }
     }
     Ok(found)

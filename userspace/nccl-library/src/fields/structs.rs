@@ -61,6 +61,12 @@ fields! {
         BUS_ID = "busId";
         /// `ncclChannel[MAXCHANNELS]`.
         CHANNELS = "channels";
+        /// Bytes of the FIFO of work.
+        WORK_FIFO_BYTES = "workFifoBytes" since "2.22";
+        /// Not 0 if the FIFO of work is in the GPU's memory.
+        WORK_FIFO_GDR = "workFifoBufGdrHandle" since "2.22";
+        /// Pointer; not 0 if the communicator uses NVLink SHARP.
+        NVLS_RESOURCES = "nvlsResources" since "2.17";
         N_CHANNELS = "nChannels";
         NVLS_CHANNELS = "nvlsChannels" since "2.17";
         /// Sizes of a connection's buffers in bytes, an `int` for each protocol.
@@ -136,10 +142,12 @@ fields! {
         SIZE = "size" since "2.20";
     }
 
-    Tracing conn_info = "ncclConnInfo", lost "the state of a connection" {}
+    Both conn_info = "ncclConnInfo", lost "the state of a connection" {}
     /// `ncclConnector` (src/include/device.h), with its `ncclProxyConnector` (src/include/proxy.h).
     Both connector = "ncclConnector", lost "the transport to a peer, and whether it has a proxy" {
         CONNECTED = "connected";
+        /// Bits: 2, the receiver's GPU reads the sender's memory (`NCCL_P2P_READ`).
+        FLAGS = "conn.flags" since "2.19";
         /// Pointer into the transport: see [`transport`].
         TRANSPORT_COMM = "transportComm";
         /// Pointer to the `ncclProxyConnection`, in the process whose proxy serves the connection.
@@ -403,6 +411,8 @@ fields! {
         RECV_MEM = "recvMem" since "2.19";
         /// Number of the network device, as the network plugin counts them.
         NET_DEV = "netDev" since "2.19";
+        /// Memory of the connection: a [`super::connect_map_mem`] of each kind.
+        MEMORIES = "map.mems" since "2.19";
     }
 
     /// `ncclWorkElem`: a collective's.
@@ -437,6 +447,16 @@ fields! {
         SEND_MEM = "sendMem" since "2.19";
         RECV_MEM = "recvMem" since "2.19";
         NET_DEV = "netDev" since "2.19";
+        MEMORIES = "map.mems" since "2.19";
+    }
+
+    Dump connect_map = "connectMap" {}
+    /// Memory of a network connection (src/transport/net.cc).
+    Dump connect_map_mem = "connectMapMem" {
+        GPU = "gpuPtr" since "2.19";
+        CPU = "cpuPtr" since "2.19";
+        /// Bytes.
+        SIZE = "size" since "2.19";
     }
 
     /// State that NCCL keeps while a communicator's ranks make their first connections (src/bootstrap.cc).

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use clap::{ColorChoice, CommandFactory as _, Parser, Subcommand, error::ErrorKind};
 
 use super::{
-    check, completions, doctor, dump, export, help, history, ps, record_args::RecordArgs, report,
+    check, completions, doctor, dump, export, help, history, mem, ps, record_args::RecordArgs, report,
     shared_args::FilterArgs, stacks, symbols, top, watch, whom::unknown_user,
 };
 use trace::kernel::loader::OBJECT_SHA256;
@@ -39,7 +39,7 @@ Begin with:
 `ncclflow COMMAND --help` has examples, `ncclflow help COMMAND` everything. docs/GUIDE.md goes through the \
 tasks.
 Exit codes: 0 done; 1 not done, the message says why; 2 wrong usage; 3 done, and there is something to look at \
-(findings, a job that is stuck, losses with --strict).")]
+(findings, a job that is stuck, losses with --strict); 4 cannot tell, 5 a rank is waited for: see `dump --help`.")]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -113,6 +113,8 @@ pub enum Command {
     Dump(dump::DumpArgs),
     /// Say what the ranks called before you looked, and where they first differ, from torch's flight recorder
     History(history::HistoryArgs),
+    /// Show the memory that NCCL has allocated, by communicator, transport and purpose
+    Mem(mem::MemArgs),
     /// Show live what NCCL does: operations, bytes, algorithms, waits, ranks that are behind
     Top(top::TopArgs),
     /// Watch jobs, always and without a probe: rates, and alerts when one hangs, loses a rank or gets slower

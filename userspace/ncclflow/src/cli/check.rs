@@ -8,7 +8,6 @@ use clap::{Args, builder::styling::AnsiColor};
 
 use super::{Versioned, exit::Exit, progress::reading, terminal, write_report};
 use analysis::check::{check_jobs, headline, summarize, summary_headline, write_check, write_summary};
-use flow::text::wrap;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -55,10 +54,9 @@ pub(super) fn run(args: &CheckArgs) -> Result<Exit> {
         if report.consistent { (AnsiColor::Green, Exit::Done) } else { (AnsiColor::Red, Exit::Findings) };
     write_report(args.json, &Versioned::first(&report), |out| {
         terminal::verdict(Some(color), &headline(&report))?;
-        let Some(width) = terminal::width() else { return Ok(write_check(&report, args.verbose, out)?) };
         let mut text = Vec::new();
         write_check(&report, args.verbose, &mut text)?;
-        Ok(write!(out, "{}", wrap(&String::from_utf8_lossy(&text), width.max(40)))?)
+        Ok(write!(out, "{}", terminal::fitted(&String::from_utf8_lossy(&text), terminal::width()))?)
     })?;
     Ok(exit)
 }

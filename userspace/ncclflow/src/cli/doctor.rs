@@ -23,7 +23,8 @@ Examples:
 Each line is ok, degraded (something is lost, the rest works) or no (nothing can be traced), with the \
 remedy. A uprobe is put on ncclflow itself for a moment, and nowhere else. Runs without root as far as it \
 can.
-Exit codes: 0 this host can trace; 1 it cannot, or not as this user; 2 wrong usage.")]
+Exit codes: 0 this host can trace, and the processes of -p; 1 it cannot, or not as this user, or not all of \
+them; 2 wrong usage.")]
 pub struct DoctorArgs {
     /// Say what may be done to these processes: probes, returns, reading their memory. They are not touched
     #[arg(short, long, value_name = "PID", num_args = 1..)]
@@ -41,7 +42,7 @@ pub(super) fn run(args: &DoctorArgs) -> Result<Exit> {
         write_json(&mut out, &report)?;
         out.flush()?;
     } else {
-        report.print(&mut stdout().lock(), |verdict, words| {
+        report.print(&mut stdout().lock(), terminal::width(), |verdict, words| {
             let color = match verdict {
                 Verdict::Ok => AnsiColor::Green,
                 Verdict::Degraded => AnsiColor::Yellow,
@@ -50,5 +51,5 @@ pub(super) fn run(args: &DoctorArgs) -> Result<Exit> {
             terminal::painted(color.on_default(), words)
         })?;
     }
-    Ok(if report.verdict == Verdict::No { Exit::Failed } else { Exit::Done })
+    Ok(if report.worst() == Verdict::No { Exit::Failed } else { Exit::Done })
 }

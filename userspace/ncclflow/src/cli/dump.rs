@@ -15,10 +15,10 @@ use super::{
     fleet_args::{FleetArgs, RemoteWords, ask},
     merge,
     progress::reading,
-    quantities::{seconds, size_from},
+    quantities::{each, seconds, size_from},
     shared_args::{DebugArgs, LookedAtArgs},
     terminal,
-    whom::by_reason,
+    whom::{by_reason, one_is_there},
     write_report,
 };
 use analysis::export::RankFiles;
@@ -127,6 +127,7 @@ impl DumpArgs {
 pub(super) fn run(args: &DumpArgs) -> Result<Exit> {
     let mut reports = Vec::new();
     let fleet = args.fleet.fleet()?;
+    one_is_there(&each(&args.whom.pids))?;
     if args.whom.is_given() || (fleet.is_none() && args.merge.is_empty()) {
         let options = DumpOptions {
             interval: args.interval,

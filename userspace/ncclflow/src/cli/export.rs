@@ -1,14 +1,15 @@
 //! `ncclflow export`: files out of recordings, without root.
 
 use std::{
+    fs,
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Result, bail};
 use clap::Args;
 
-use super::{Versioned, exit::Exit, progress::reading, shared_args::PartArgs, write_report};
+use super::{Versioned, exit::Exit, progress::reading, shared_args::PartArgs, terminal, write_report};
 use analysis::export::{ExportOptions, Exported, Format, InspectorVersion, ViewOptions, export};
 use flow::text::counted;
 
@@ -143,28 +144,36 @@ pub(super) fn run(args: &ExportArgs) -> Result<Exit> {
         choice: args.part.choice(),
     };
     let exported = reading("", |line| export(options, &mut |read| line.bytes(read.bytes, read.of_bytes)))?;
-    write_report(args.json, &Versioned::first(&exported), |out| Ok(write_exported(&exported, args, out)?))?;
+    write_report(args.json, &Versioned::first(&exported), |out| {
+        let mut text = Vec::new();
+        write_exported(&exported, args, &mut text)?;
+        Ok(write!(out, "{}", terminal::fitted(&String::from_utf8_lossy(&text), terminal::width()))?)
+    })?;
     Ok(Exit::Done)
 }
 
 fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -> io::Result<()> {
     let rows = &exported.rows;
-    writeln!(
-        out,
-        "{} operations × channels, {} and {} exported into {}",
-        rows.ops,
-        counted(rows.messages, "message"),
-        counted(rows.calls, "call"),
-        args.output.display()
-    )?;
+    let (messages, calls) = (counted(rows.messages, "message"), counted(rows.calls, "call"));
+    let path = args.output.display();
+    if has_files(&args.output) {
+        writeln!(out, "{} operations × channels, {messages} and {calls} exported into {path}", rows.ops)?;
+    } else {
+        let read = format!("{} operations × channels, {messages} and {calls} were read", rows.ops);
+        writeln!(out, "{read}, and no file was made of them in {path}")?;
+    }
     write_notes(exported, out)?;
     if rows.ops + rows.calls == 0 {
-        let what = if args.part.is_given() {
-            "the part that you chose is empty; --json says when the recordings begin and end (spanUnixNs)"
+        if args.part.is_given() {
+            let is_there = exported.recorded.as_deref().unwrap_or("no communicator is known");
+            writeln!(
+                out,
+                "the part that you chose is empty; {is_there}; --json says when the recordings begin and end \
+                 (spanUnixNs)"
+            )?;
         } else {
-            "nothing of NCCL was recorded"
-        };
-        writeln!(out, "{what}")?;
+            writeln!(out, "nothing of NCCL was recorded")?;
+        }
     }
     if rows.numbered_locally > 0 {
         writeln!(
@@ -195,6 +204,16 @@ fn write_exported(exported: &Exported, args: &ExportArgs, out: &mut dyn Write) -
     exported.notes.iter().try_for_each(|note| writeln!(out, "{note}"))
 }
 
+/// Files of an export that tell of it and of its ranks, and have no row.
+const WITHOUT_ROWS: [&str; 2] = ["export.json", "ncclflow.groups.json"];
+
+/// Tells whether there are files of rows: a view that has only operations makes none of calls. What is no folder
+/// is a file, or the beginning of the names of several.
+fn has_files(output: &Path) -> bool {
+    let Ok(mut entries) = fs::read_dir(output) else { return true };
+    entries.any(|entry| entry.is_ok_and(|entry| WITHOUT_ROWS.iter().all(|name| entry.file_name() != *name)))
+}
+
 /// Writes what is to be said of the recordings that were read.
 pub(super) fn write_notes(exported: &Exported, out: &mut dyn Write) -> io::Result<()> {
     let several = exported.sources.len() > 1;
@@ -205,4 +224,21 @@ pub(super) fn write_notes(exported: &Exported, out: &mut dyn Write) -> io::Resul
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_without_files_of_rows_has_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!has_files(folder.path()));
+        fs::write(folder.path().join("export.json"), "{}").unwrap();
+        fs::write(folder.path().join("ncclflow.groups.json"), "{}").unwrap();
+        assert!(!has_files(folder.path()));
+        fs::create_dir(folder.path().join("0xab")).unwrap();
+        assert!(has_files(folder.path()));
+        assert!(has_files(&folder.path().join("rank_")), "the beginning of names");
+    }
 }

@@ -12,9 +12,10 @@ use super::{
     Versioned,
     exit::Exit,
     fleet_args::{FleetArgs, RemoteWords, ask},
+    quantities::each,
     shared_args::{DebugArgs, LookedAtArgs},
     terminal,
-    whom::by_reason,
+    whom::{by_reason, one_is_there},
     write_report,
 };
 use crate::fleet::Gathered;
@@ -36,8 +37,8 @@ Examples:
 
 torch's flight recorder is read from memory; nothing is stopped. It is on by default from torch 2.11 on, \
 before with TORCH_NCCL_TRACE_BUFFER_SIZE=2000. Needs root, or CAP_SYS_PTRACE.
-Exit codes: 0 the ranks called the same; 3 they differ; 5 a rank is behind; 4 cannot tell; 1 error; 2 \
-wrong usage.")]
+Exit codes: 0 the ranks called the same; 3 they differ; 5 a rank is behind; 4 cannot tell; 1 nothing \
+to read, as where torch is not loaded, or an error; 2 wrong usage.")]
 #[command(after_long_help = "\
 More examples:
   ncclflow history --all --json | jq '.groups[] | {description, verdict}'
@@ -117,6 +118,7 @@ impl HistoryArgs {
 }
 
 pub(super) fn run(args: &HistoryArgs) -> Result<Exit> {
+    one_is_there(&each(&args.whom.pids))?;
     let options = HistoryOptions {
         choice: args.whom.choice(),
         comm: args.comm.clone(),

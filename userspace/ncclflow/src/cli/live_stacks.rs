@@ -12,16 +12,21 @@ use anyhow::{Result, bail};
 use super::{
     progress::ProgressLine,
     quantities::each,
-    signals::with_signals,
+    signals::{self, with_signals},
     stacks::{StacksArgs, write_stacks},
-    whom::{may_trace, none_matched},
+    whom::{by_reason, may_trace, none_matched, one_is_there},
 };
 use analysis::export::sources;
 use flow::{
     session::Level,
     text::{counted, joined},
 };
-use inspect::layout_cache::default_folder;
+use inspect::{
+    layout_cache::default_folder,
+    process::Process,
+    python::{Interpreter, Runtimes},
+    resolver,
+};
 use stacks::{CallStacks, LiveStacks};
 use trace::{
     kernel::loader::{best_buffer, best_links, prepared},
@@ -34,6 +39,15 @@ const LISTED: usize = 16;
 /// Counts the stacks of processes as they run.
 pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<()> {
     may_trace()?;
+    one_is_there(&each(&args.pids))?;
+    let kind = match (args.native, args.both) {
+        (true, _) => StackKind::Native,
+        (_, true) => StackKind::Both,
+        _ => StackKind::Python,
+    };
+    if !kind.has_native() && run_no_python(&each(&args.pids)) {
+        bail!("{NO_PYTHON}: --native samples native stacks");
+    }
     let live = LiveStacks::default();
     let targets = Targets::new(args.all, &each(&args.pids), &args.filter.filter());
     let mut options = RecordOptions {
@@ -43,25 +57,31 @@ pub(super) fn run(args: &StacksArgs, started: Instant) -> Result<()> {
         ..RecordOptions::new(started, targets, best_buffer(), prepared(best_links()))
     };
     options.choice.level = Level::Api;
-    let kind = match (args.native, args.both) {
-        (true, _) => StackKind::Native,
-        (_, true) => StackKind::Both,
-        _ => StackKind::Python,
-    };
     options.choice.stacks = Some(StackChoice { kind, depth: args.frames() });
+    let duration = args.seconds;
     let (outcome, without) = with_signals(
         move |stop| {
-            let mut without = BTreeSet::new();
+            // `Some` until all processes that are there at the beginning are known.
+            let (mut without, mut at_first) = (BTreeSet::new(), Some(Vec::new()));
             let outcome = record(&options, stop, &mut |notice| match notice {
                 Notice::NoStacks { pid, why } => {
-                    tell!("process {pid}: no call stacks: {why}");
                     without.insert(pid);
+                    match &mut at_first {
+                        Some(reasons) => reasons.push((pid, why.to_owned())),
+                        None => tell!("process {pid}: no call stacks: {why}"),
+                    }
+                }
+                Notice::Found(setup) => {
+                    setup.passed_over.iter().for_each(|why| tell!("not traced: {why}"));
                 }
                 Notice::NotSeen(what) => tell!("ncclflow: {what}"),
                 Notice::PassedOver(why) => tell!("not traced: {why}"),
                 Notice::TargetExited { pid } => tell!("process {pid} exited"),
                 Notice::Recording { probes } => {
-                    tell!("watching with {}; Ctrl-C ends it", counted(probes, "probe"));
+                    for said in by_reason(at_first.take().unwrap_or_default()) {
+                        tell!("no call stacks: {said}");
+                    }
+                    tell!("watching with {}{}", counted(probes, "probe"), signals::end(duration));
                 }
                 _ => {}
             });
@@ -101,11 +121,50 @@ pub(super) fn run_recording(args: &StacksArgs, folder: &Path) -> Result<()> {
         before += source.bytes;
         read.notes().iter().for_each(|note| tell!("{note}"));
     }
-    let found = finish(args, &live)?;
-    if found.calls == 0 && found.without_stack > 0 {
-        tell!("it was recorded without stacks: `ncclflow record --stacks` records them");
+    let counted = finish(args, &live)?;
+    if counted.calls == 0 && counted.without_stack > 0 {
+        let targets = found.iter().flat_map(|source| source.session().targets.iter());
+        let python = targets.filter_map(|target| Some((target.pid, target.python.clone()?)));
+        if let Some(why) = why_without(python.collect()) {
+            tell!("{why}");
+        }
     }
     Ok(())
+}
+
+/// What is said where all processes lack Python.
+const NO_PYTHON: &str = "no process runs Python";
+
+/// Tells whether all of these processes that have NCCL are known to run no Python. A recording tells of those
+/// that cannot be looked at.
+fn run_no_python(pids: &[u32]) -> bool {
+    let runtimes = Runtimes::default();
+    let lacks = |pid: &u32| {
+        let process = Process::open(*pid).ok()?;
+        resolver::libraries(&process, None).ok()?;
+        Some(matches!(Interpreter::find(&process, &runtimes, 1), Ok(None)))
+    };
+    let mut lack = pids.iter().filter_map(lacks).peekable();
+    lack.peek().is_some() && lack.all(|lacks| lacks)
+}
+
+/// Says why a recording has no stack. `python`: what its report says of the Python of its processes, which it
+/// does of those that stacks were wanted of.
+fn why_without(python: Vec<(u32, String)>) -> Option<String> {
+    const NOT_KNOWN: &str = "not known: ";
+    if python.is_empty() {
+        return Some("it was recorded without stacks: `ncclflow record --stacks` records them".to_owned());
+    }
+    let reasons =
+        python.into_iter().filter_map(|(pid, said)| Some((pid, said.strip_prefix(NOT_KNOWN)?.to_owned())));
+    let reasons: Vec<_> = reasons.collect();
+    let why = match reasons.iter().all(|(_, why)| why == "it runs no Python") {
+        _ if reasons.is_empty() => return None,
+        true => NO_PYTHON.to_owned(),
+        false => joined(by_reason(reasons), "; "),
+    };
+    let instead = "`ncclflow record --stacks=native` records native stacks";
+    Some(format!("it was recorded with --stacks, but {why}: {instead}"))
 }
 
 fn finish(args: &StacksArgs, live: &LiveStacks) -> Result<CallStacks> {
@@ -148,5 +207,29 @@ fn say(args: &StacksArgs, found: &CallStacks, live: &LiveStacks) {
             tell!("no call of `{name}` was seen, but {}", joined(functions, ", "));
         }
         _ => tell!("no call was seen"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_without_stacks_has_a_reason() {
+        let of = |said: &[&str]| why_without((7..).zip(said.iter().map(|said| (*said).to_owned())).collect());
+        assert!(of(&[]).unwrap().starts_with("it was recorded without stacks"));
+        assert_eq!(of(&["3.12.1"]), None);
+        let none = of(&["not known: it runs no Python"; 2]).unwrap();
+        assert!(
+            none.contains("with --stacks, but no process runs Python: `ncclflow record --stacks=native`")
+        );
+        let some = of(&["not known: it runs no Python", "not known: its layout is unknown"]).unwrap();
+        assert!(some.contains("process 7: it runs no Python; process 8: its layout is unknown"), "{some}");
+    }
+
+    #[test]
+    fn a_process_without_nccl_says_nothing_of_python() {
+        assert!(!run_no_python(&[std::process::id()]));
+        assert!(!run_no_python(&[]));
     }
 }

@@ -18,6 +18,7 @@ mod fleet_args;
 mod help;
 mod history;
 mod live_stacks;
+mod mem;
 mod merge;
 mod nonblocking_writer;
 mod progress;
@@ -25,6 +26,7 @@ mod ps;
 mod quantities;
 mod record;
 mod record_args;
+mod record_console;
 mod record_groups;
 mod report;
 mod shared_args;
@@ -133,6 +135,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(args),
         Command::Dump(args) => dump::run(args),
         Command::History(args) => history::run(args),
+        Command::Mem(args) => mem::run(args),
         Command::Stacks(args) => stacks::run(args, started),
         Command::Top(args) => top::run(args, started),
         Command::Watch(args) => watch::run(args),

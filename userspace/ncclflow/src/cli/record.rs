@@ -1,7 +1,6 @@
 //! `ncclflow record`
 
 use std::{
-    collections::BTreeSet,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::{Instant, SystemTime, UNIX_EPOCH},
@@ -12,11 +11,12 @@ use anyhow::{Context as _, Result};
 use super::{
     Versioned,
     exit::Exit,
-    progress::ProgressLine,
+    quantities::each,
     record_args::RecordArgs,
+    record_console::Console,
     signals::with_signals,
     terminal,
-    whom::{MAX_NAMED, may_trace, none_matched},
+    whom::{may_trace, none_matched, one_is_there},
     write_json,
 };
 use crate::views::metrics::{Exposition, MetricsServer};
@@ -24,21 +24,19 @@ use flow::{
     schema::CommunicatorReport,
     session::{
         CallSource, FilesReport, FilesState, Level, ProbePlace, ProbeReport, SessionReport, SessionState,
-        UncutProcess, WindowIterations,
     },
-    text::{self, joined},
+    text,
 };
 use inspect::{
     clock::realtime_offset_ns,
     gpu::{self, GpuSamples},
-    process::{LibraryId, Process},
 };
 use nccl_library::nccl::ApiFunction;
 use recording::sinks::LiveStatistics;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use trace::{
     health::Health,
-    record::{LibraryInUse, Notice, Outcome, Setup, StopHandle, record},
+    record::{Outcome, StopHandle, record},
 };
 
 pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<Exit> {
@@ -46,6 +44,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<Exit> {
         set_parent_process_death_signal(Some(Signal::TERM)).context("PR_SET_PDEATHSIG")?;
     }
     may_trace()?;
+    one_is_there(&each(&args.pids))?;
     let output = (!args.no_files).then(|| args.output.clone().unwrap_or_else(default_output));
     let live = args.metrics.map(|_| LiveStatistics::default());
     let wants_gpus = !args.no_gpus && (output.is_some() || live.is_some());
@@ -60,21 +59,7 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<Exit> {
         serve(address, exposition, &options.health, args.quiet)
     };
     let metrics = args.metrics.zip(live).map(serve).transpose()?;
-    let mut console = Console {
-        quiet: args.quiet,
-        is_verbose: args.verbose,
-        libraries: BTreeSet::new(),
-        joined: Vec::new(),
-        is_recording: false,
-        output: output.clone(),
-        why_removed: if args.disk.max_age.is_some() {
-            " (--max-size, --max-age)"
-        } else {
-            " to make room (--max-size)"
-        },
-        detaching_since: None,
-        progress: None,
-    };
+    let mut console = Console::new(args, output.clone());
     let work = move |stop: &StopHandle| record(&options, stop, &mut |notice| console.say(&notice));
     let outcome = with_signals(work, || {})?;
     drop(metrics);
@@ -118,177 +103,6 @@ fn default_output() -> PathBuf {
     PathBuf::from(format!("ncclflow-{now}"))
 }
 
-/// Most libraries that are remembered.
-const MAX_LIBRARIES: usize = 1024;
-
-struct Console {
-    quiet: bool,
-    is_verbose: bool,
-    /// Those that were named with their paths.
-    libraries: BTreeSet<LibraryId>,
-    /// Further processes with these that came before the recording began; they are named together.
-    joined: Vec<String>,
-    is_recording: bool,
-    output: Option<PathBuf>,
-    /// Why the oldest of the output is removed.
-    why_removed: &'static str,
-    detaching_since: Option<Instant>,
-    progress: Option<ProgressLine>,
-}
-
-impl Console {
-    fn say(&mut self, notice: &Notice<'_>) {
-        match notice {
-            Notice::WriteFailed(error) => tell!("ncclflow: {error}"),
-            Notice::Failed(why) => tell!("ncclflow: the session has failed: {why}"),
-            Notice::OverMaxSize(bytes) => {
-                tell!(
-                    "ncclflow: the folder has reached its limit of {bytes} bytes: further records are \
-                     lost (--max-size)"
-                );
-            }
-            Notice::NotSeen(what) => tell!("ncclflow: {what}"),
-            _ if self.quiet => {}
-            Notice::NoStacks { pid, why } => tell!("process {pid}: no call stacks: {why}"),
-            Notice::NotCached(why) => tell!("struct layouts could not be kept for the next run: {why}"),
-            Notice::Found(setup) => found(setup, self.is_verbose),
-            Notice::Recording { probes } => {
-                self.is_recording = true;
-                let joined = std::mem::take(&mut self.joined);
-                if !joined.is_empty() {
-                    let names = text::joined(joined.iter().take(MAX_NAMED), ", ");
-                    let more = if joined.len() > MAX_NAMED { " …" } else { "" };
-                    let processes = text::counted(joined.len(), "more process");
-                    tell!("{processes} with a library that is named above: {names}{more}");
-                }
-                let to = self.output.as_ref().map_or_else(
-                    || "recording to no files".to_owned(),
-                    |output| format!("recording to {}", output.display()),
-                );
-                tell!("{to} with {}; Ctrl-C ends it", text::counted(*probes, "probe"));
-            }
-            Notice::TargetExited { pid } => tell!("process {pid} exited"),
-            Notice::Joined { process, library } => {
-                let name = named(process);
-                let process = format!("process {name}");
-                let has_room = self.libraries.len() < MAX_LIBRARIES;
-                if self.is_verbose || !has_room || self.libraries.insert(library.file.id) {
-                    using(library, &process);
-                } else if self.is_recording {
-                    tell!("{process}: NCCL {}, the same library as above", version_of(library));
-                } else {
-                    self.joined.push(name);
-                }
-            }
-            Notice::WindowRemoved(folder) => tell!("removed{}: {folder}", self.why_removed),
-            Notice::LinesRemoved(folder) => {
-                let output = self.output.as_deref().unwrap_or(Path::new("."));
-                let output = if folder.is_empty() { output.to_owned() } else { output.join(folder) };
-                let (why, output) = (self.why_removed, output.display());
-                tell!(
-                    "removed{why}: the .jsonl files in {output}; `ncclflow export {output} -f jsonl -o \
-                     NEW` makes them again"
-                );
-            }
-            Notice::WindowOpened(window) => tell!("window {} opened: {}", window.number, window.folder),
-            Notice::WindowClosed(window, report) => {
-                let seen = Seen::of(&report.communicators).told(report.level, self.is_verbose);
-                let lost = report.loss.records_lost + report.loss.records_dropped + report.loss.lines_lost;
-                tell!(
-                    "window {} closed: {} with {seen}; {lost} lost",
-                    window.number,
-                    text::counted(report.communicators.len(), "rank")
-                );
-                if let Some(iterations) = &window.iterations {
-                    tell_iterations(iterations);
-                }
-            }
-            Notice::Hang(what) | Notice::LibraryChanged(what) | Notice::FlagNotSeen(what) => tell!("{what}"),
-            Notice::NothingToRotate => {
-                tell!("SIGUSR1 has no effect without windows (--window-flag, --rotate)");
-            }
-            Notice::RankMapBroken(why) => tell!("--rank-map {why}"),
-            Notice::PassedOver(why) => tell!("not traced: {why}"),
-            Notice::Finishing { done, of } => {
-                self.progress.get_or_insert_with(|| ProgressLine::new("")).files(*done, *of);
-            }
-            Notice::Detaching { left } if self.detaching_since.is_none() => {
-                tell!("the recording is complete; detaching {}", text::counted(*left, "probe"));
-                self.detaching_since = Some(Instant::now());
-            }
-            Notice::Detaching { .. } => {}
-            Notice::Detached => {
-                if let Some(since) = self.detaching_since {
-                    tell!("detached in {} ms", since.elapsed().as_millis());
-                }
-            }
-        }
-    }
-}
-
-fn tell_iterations(iterations: &WindowIterations) {
-    if iterations.found {
-        let fewest = iterations.processes.iter().map(|process| process.iterations).min().unwrap_or(0);
-        let period = iterations.period_collectives.unwrap_or(0);
-        tell!("  {fewest} training iterations of {period} collectives each, inferred from what recurs");
-    }
-    for UncutProcess { pid, why, .. } in iterations.uncut.iter().take(MAX_NAMED) {
-        tell!("  process {pid} is not cut: {why}");
-    }
-    let more = iterations.uncut.len().saturating_sub(MAX_NAMED);
-    if more > 0 {
-        tell!("  nor are {more} more (`uncut` of the window in session.json)");
-    }
-    if let Some(why) = &iterations.why_not {
-        tell!("  fewer iterations than --window-iterations asks for: {why}");
-    }
-}
-
-fn found(setup: &Setup, is_verbose: bool) {
-    for reason in &setup.passed_over {
-        tell!("not traced: {reason}");
-    }
-    for (at, library) in setup.libraries.iter().enumerate() {
-        let users = setup.targets.iter().filter(|target| target.libraries.contains(&at));
-        let users: Vec<String> = users.map(|target| named(&target.process)).collect();
-        let shown = if is_verbose { users.len() } else { MAX_NAMED };
-        let more = users.len().saturating_sub(shown);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let noun = if users.len() == 1 { "process" } else { "processes" };
-        using(library, &format!("{noun} {}{more}", joined(users.iter().take(shown), ", ")));
-    }
-}
-
-/// Names a process, for lists.
-fn named(process: &Process) -> String {
-    format!("{} ({})", process.pid(), process.name())
-}
-
-fn version_of(library: &LibraryInUse) -> String {
-    let version = library.resolved.resolution.nccl_version;
-    version.map_or_else(|| "?".to_owned(), |version| version.to_string())
-}
-
-/// Says what is traced in a library, and whose it is.
-fn using(library: &LibraryInUse, processes: &str) {
-    let resolution = &library.resolved.resolution;
-    tell!(
-        "{processes}: NCCL {}, symbols from {}, {}{}",
-        version_of(library),
-        resolution.symbol_source.describe(),
-        library.file.shown(),
-        if library.file.deleted { " (deleted)" } else { "" },
-    );
-    for missing in &library.probes.missing {
-        tell!(
-            "  cannot be probed: {}: {}; so this is not recorded: {}",
-            missing.function,
-            missing.why,
-            missing.lost
-        );
-    }
-}
-
 /// Counts calls that were seen by the arguments of exported functions.
 fn calls_by_arguments(report: &SessionReport) -> u64 {
     let is_so = |probe: &&ProbeReport| {
@@ -326,7 +140,7 @@ fn counted<const N: usize>(things: [(u64, &str); N]) -> Vec<String> {
 /// What was seen, of a rank or of several: each operation once, whatever channels it has. `check` and
 /// `report` count alike.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+pub(super) struct Seen {
     calls: u64,
     collectives: u64,
     sends_receives: u64,
@@ -336,7 +150,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn of<'c>(ranks: impl IntoIterator<Item = &'c CommunicatorReport>) -> Self {
+    pub(super) fn of<'c>(ranks: impl IntoIterator<Item = &'c CommunicatorReport>) -> Self {
         ranks.into_iter().fold(Self::default(), |all, rank| Self {
             calls: all.calls + rank.api_lines,
             collectives: all.collectives + rank.collectives,
@@ -347,7 +161,7 @@ impl Seen {
         })
     }
 
-    fn told(self, level: Option<Level>, is_verbose: bool) -> String {
+    pub(super) fn told(self, level: Option<Level>, is_verbose: bool) -> String {
         if level == Some(Level::Api) {
             return text::counted(self.calls, "call");
         }

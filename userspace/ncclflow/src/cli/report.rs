@@ -71,13 +71,16 @@ pub(super) fn run(args: &ReportArgs) -> Result<Exit> {
         open: args.open_section,
     };
     let made = reading("", |line| report(options, &mut |read| line.bytes(read.bytes, read.of_bytes)))?;
-    let mut out = terminal::out();
-    writeln!(out, "{}", made.sentence)?;
-    write_notes(&made.exported, &mut out)?;
+    let mut text = Vec::new();
+    writeln!(text, "{}", made.sentence)?;
+    write_notes(&made.exported, &mut text)?;
     let rows = &made.exported.rows;
     if rows.ops + rows.calls == 0 && args.part.is_given() {
-        writeln!(out, "nothing was recorded in the part that you chose")?;
+        writeln!(text, "nothing was recorded in the part that you chose")?;
     }
-    writeln!(out, "{} ({} KB): open it in a browser", output.display(), made.bytes.div_ceil(1000))?;
+    writeln!(text, "{} ({} KB): open it in a browser", output.display(), made.bytes.div_ceil(1000))?;
+    let mut out = terminal::out();
+    write!(out, "{}", terminal::fitted(&String::from_utf8_lossy(&text), terminal::width()))?;
+    out.flush()?;
     Ok(Exit::Done)
 }

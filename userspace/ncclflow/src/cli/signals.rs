@@ -14,6 +14,15 @@ use trace::record::StopHandle;
 /// Time that an immediate end waits for readers of the lines that were told.
 const AT_ONCE: Duration = Duration::from_millis(200);
 
+/// Says when a command ends, behind what it says that it does: after so long, if that was asked for, or with
+/// Ctrl-C.
+pub(super) fn end(duration: Option<Duration>) -> String {
+    match duration {
+        None => "; Ctrl-C ends it".to_owned(),
+        Some(duration) => format!(" for {} s; Ctrl-C ends it earlier", duration.as_secs_f64()),
+    }
+}
+
 /// Runs `work` on a thread of its own. `at_once` is done before a second signal ends the program.
 pub(super) fn with_signals<T: Send + 'static>(
     work: impl FnOnce(&StopHandle) -> Result<T> + Send + 'static,

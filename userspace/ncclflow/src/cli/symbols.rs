@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, io::Write as _, path::PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
 use super::{
@@ -10,9 +10,14 @@ use super::{
     exit::Exit,
     quantities::{Pids, each},
     shared_args::DebugArgs,
-    terminal, write_json_line,
+    terminal,
+    whom::by_reason,
+    write_json_line,
 };
-use flow::session::{CallSource, Level};
+use flow::{
+    session::{CallSource, Level},
+    text::joined,
+};
 use inspect::{
     process::{MappedLibrary, Process, printable},
     resolver::{self, What},
@@ -28,7 +33,7 @@ Examples:
   ncclflow symbols -p 4242 --json | jq .symbol_source
   ncclflow symbols --debug-dir ~/wheels/nvidia stripped/libnccl.so.2
 
-Exit code 1 if the library cannot be traced.")]
+Exit codes: 0 done; 1 a library cannot be traced, or not be shown; 2 wrong usage.")]
 pub struct SymbolsArgs {
     /// An NCCL library file
     #[arg(value_name = "LIB")]
@@ -50,27 +55,45 @@ pub(super) fn run(args: &SymbolsArgs) -> Result<Exit> {
     let debug_files = args.debug.apply();
     // A file that is named on the command line is wanted.
     resolver::allow_fuse(true);
-    let mut libraries = Vec::new();
+    let (mut libraries, mut refused) = (Vec::new(), Vec::new());
     if let Some(path) = &args.library {
         let context = || format!("reading `{}`", printable(&path.display().to_string()));
         libraries.push(resolver::take_hold(path).with_context(context)?);
     }
     for pid in each(&args.pid) {
         let known: Vec<_> = libraries.iter().map(|library: &MappedLibrary| library.id).collect();
-        let of_process = resolver::libraries(&Process::open(pid)?, None)?;
-        libraries.extend(of_process.into_iter().filter(|library| !known.contains(&library.id)));
+        match libraries_of(pid) {
+            Ok(all) => libraries.extend(all.into_iter().filter(|library| !known.contains(&library.id))),
+            Err(error) => refused.push((pid, format!("{error:#}"))),
+        }
     }
+    let mut failed = by_reason(refused);
     let mut traceable = true;
     for library in &libraries {
-        traceable &= show(library, &debug_files, args.json)?;
+        match show(library, &debug_files, args.json) {
+            Ok(is_traceable) => traceable &= is_traceable,
+            Err(error) => failed.push(format!("{error:#}")),
+        }
+    }
+    // Those that can be shown were shown.
+    if !failed.is_empty() {
+        bail!("{}", joined(failed, "; "));
     }
     Ok(if traceable { Exit::Done } else { Exit::Failed })
+}
+
+fn libraries_of(pid: u32) -> Result<Vec<MappedLibrary>> {
+    Ok(resolver::libraries(&Process::open(pid)?, None)?)
 }
 
 /// Shows the library. Returns whether it has everything that tracing needs.
 fn show(library: &MappedLibrary, debug_files: &DebugFiles, json: bool) -> Result<bool> {
     let resolved = resolver::resolve(library, What::Api, debug_files);
     let resolution = resolved.with_context(|| format!("reading `{}`", library.shown()))?.resolution;
+    if resolution.nccl_version.is_none() && resolution.functions.is_empty() && !json {
+        let shown = library.shown();
+        bail!("`{shown}` is no NCCL library: it has neither NCCL's version string nor its functions");
+    }
     let mut out = terminal::out();
     if json {
         write_json_line(&mut out, &Versioned::first(&resolution))?;

@@ -16,7 +16,7 @@ use clap::{
 };
 
 use super::nonblocking_writer::ToldLines;
-use flow::text::{PlainWriter, REPORT_WIDTH, plain};
+use flow::text::{PlainWriter, REPORT_WIDTH, plain, wrap};
 
 /// Whether standard output gets colours.
 static HAS_COLOR: OnceLock<bool> = OnceLock::new();
@@ -40,6 +40,7 @@ pub(super) fn has_color() -> bool {
 /// have been flushed. `color`: none for what only states facts.
 pub(super) fn verdict(color: Option<AnsiColor>, sentence: &str) -> io::Result<()> {
     let bold = Style::new().bold().fg_color(color.map(Into::into));
+    let sentence = fitted(sentence, width());
     sentence.lines().try_for_each(|line| writeln!(stdout(), "{}", painted(bold, line)))
 }
 
@@ -65,7 +66,15 @@ pub(super) fn width() -> Option<usize> {
 
 /// Returns the width of the lines of a report: the terminal's, within reason.
 pub(super) fn report_width() -> usize {
-    width().unwrap_or(REPORT_WIDTH).clamp(40, REPORT_WIDTH)
+    width().unwrap_or(REPORT_WIDTH).clamp(LEAST_WIDTH, REPORT_WIDTH)
+}
+
+/// Fewest columns that lines are broken at.
+const LEAST_WIDTH: usize = 40;
+
+/// Breaks lines that are wider than the terminal, if there is one of this width; each line ends with a newline.
+pub(super) fn fitted(text: &str, width: Option<usize>) -> String {
+    wrap(text, width.map_or(usize::MAX, |width| width.max(LEAST_WIDTH)))
 }
 
 /// Returns the width of the terminal that standard error is.
@@ -115,12 +124,32 @@ pub(super) fn flush_told(patience: Duration) {
     }
 }
 
-/// Writes a line to standard error, for people. If nobody reads it, that is no reason to stop.
+/// Writes a line to standard error, for people: several, where it is wider than the terminal. If nobody reads it,
+/// that is no reason to stop.
 pub(super) fn tell(line: fmt::Arguments<'_>) {
-    let line = format!("{line}\n");
+    let line = fitted(&line.to_string(), width_of_errors());
     match TOLD.get() {
         Some(lines) => lines.tell(line),
         // In one piece, so that lines of several threads do not mix.
         None => _ = err().write_all(line.as_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_broken_for_a_terminal_only() {
+        let line = "ncclflow: cannot inspect 19 of 19 processes: NCCL in them is not seen; run as root";
+        assert_eq!(fitted(line, None), format!("{line}\n"));
+        let broken = fitted(&format!("{line}\nshort"), Some(60));
+        let lines: Vec<&str> = broken.lines().collect();
+        assert_eq!(lines.len(), 3, "{broken}");
+        assert!(
+            lines.iter().all(|line| line.chars().count() <= 60) && lines[1].starts_with("  "),
+            "{broken}"
+        );
+        assert_eq!(fitted(line, Some(3)), fitted(line, Some(LEAST_WIDTH)));
     }
 }

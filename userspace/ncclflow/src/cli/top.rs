@@ -129,7 +129,7 @@ impl TopArgs {
 }
 
 /// What is said of processes that have ended.
-const ENDED: &str = "all watched processes have exited";
+pub(super) const ENDED: &str = "all watched processes have exited";
 
 /// Longest time that a key, a signal or a new block goes unnoticed.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -225,6 +225,8 @@ fn nothing(filter: Option<&str>, subject: &Subject, rates: &Rates) -> String {
             let what = if seen.len() == 1 { "communicator" } else { "communicators" };
             format!("no row contains `{filter}`; seen: {what} {named}{more}")
         }
+        // Nothing at all was recorded: no record tells how long it is.
+        _ if subject.recording.is_some() && seconds == 0.0 => "no NCCL operation was recorded".to_owned(),
         _ if subject.recording.is_some() => format!("no NCCL operation in {seconds:.1} s of the recording"),
         _ if subject.processes.is_empty() => "no process was watched".to_owned(),
         _ => {
@@ -402,5 +404,8 @@ mod tests {
         assert!(nothing(None, &subject, &none).starts_with("no NCCL operation in 1.0 s: `ncclflow dump`"));
         subject.recording = Some(ShownRecording::default());
         assert_eq!(nothing(None, &subject, &none), "no NCCL operation in 1.0 s of the recording");
+        let moment = Snapshot { at_ns: 7, ..Snapshot::default() };
+        let empty = Rates::of_one_interval(&moment, &moment, &moment);
+        assert_eq!(nothing(None, &subject, &empty), "no NCCL operation was recorded");
     }
 }

@@ -13,7 +13,7 @@ use rustix::{thread::CapabilitySet, time::ClockId};
 use super::{
     quantities::each,
     top::{TopArgs, Watched, follow, print_once, show},
-    whom::{may_trace, none_matched},
+    whom::{may_trace, none_matched, one_is_there},
 };
 use crate::views::top::{Snapshot, Subject, WatchedProcess};
 use flow::{session::SessionState, text::joined};
@@ -37,6 +37,7 @@ type News = Box<dyn FnOnce(&mut Session) + Send>;
 
 pub(super) fn watch(args: &TopArgs, started: Instant, stop: &StopHandle) -> Result<()> {
     may_trace()?;
+    one_is_there(&each(&args.pids))?;
     let live = LiveStatistics::default();
     let targets = Targets::new(args.is_all(), &each(&args.pids), &args.filter.filter());
     let mut options = RecordOptions {
@@ -67,22 +68,30 @@ fn session_thread(options: &RecordOptions, stop: &StopHandle, sender: &mpsc::Sen
     // Whoever does not listen any more has seen enough.
     let say = |news: News| drop(sender.send(news));
     let line = |line: String| say(Box::new(|session| session.line = Some(line)));
-    let mut counted = false;
+    let (mut counted, mut has_any) = (false, false);
     let mut notice = |notice: Notice<'_>| match notice {
         Notice::Found(setup) => {
-            if setup.targets.is_empty() {
-                line(none_matched());
-            }
+            setup.passed_over.iter().for_each(|why| line(format!("not traced: {why}")));
+            has_any = !setup.targets.is_empty();
             for target in &setup.targets {
                 let libraries = target.libraries.iter().filter_map(|&index| setup.libraries.get(index));
                 say(watched(&target.process, libraries));
             }
         }
-        Notice::Joined { process, library } => say(watched(process, [library])),
+        Notice::Joined { process, library } => {
+            has_any = true;
+            say(watched(process, [library]));
+        }
         Notice::NotSeen(what) => line((*what).to_owned()),
         Notice::PassedOver(why) => line(format!("not traced: {why}")),
         Notice::LibraryChanged(what) => line(what.to_owned()),
-        Notice::Recording { .. } => say(Box::new(|session| session.armed = true)),
+        Notice::Recording { .. } => {
+            // With `--all` processes join after `Found`.
+            if !has_any {
+                line(none_matched());
+            }
+            say(Box::new(|session| session.armed = true));
+        }
         Notice::TargetExited { pid } => say(Box::new(move |session| {
             session.line = Some(format!("process {pid} exited"));
             if let Some(process) = session.subject.processes.get_mut(&pid) {

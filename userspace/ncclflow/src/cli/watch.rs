@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use flow::text::{column_widths, counted, cut_right, joined, number, plain};
+use flow::text::{age, ago, column_widths, counted, cut_right, joined, number, plain};
 use inspect::{
     gpu::{self, GpuSamples},
     process::denied_remedy,
@@ -33,9 +33,10 @@ use super::{
     quantities::{each, seconds, size_from},
     record_groups::metrics_address,
     shared_args::{DebugArgs, LookedAtArgs},
-    signals::with_signals,
-    terminal,
+    signals::{self, with_signals},
+    terminal, top,
     watch_recording::{Recording, RecordingArgs},
+    whom::one_is_there,
     write_json_line,
 };
 
@@ -175,6 +176,7 @@ pub(super) fn run(args: &WatchArgs) -> Result<Exit> {
         bail!("--level sets probes: say in which processes, by -p PID or --all");
     }
     let recorded = each(&args.whom.pids);
+    one_is_there(&recorded)?;
     let is_denied = |pid: &u32| matches!(resolver::look(*pid), Err(Unseen::Denied));
     if !recorded.is_empty() && recorded.iter().all(is_denied) {
         bail!("cannot inspect {}: {}", counted(recorded.len(), "process"), denied_remedy());
@@ -197,6 +199,9 @@ pub(super) fn run(args: &WatchArgs) -> Result<Exit> {
         };
         let watched = watch::watch(options, &mut shown);
         health.end_recording();
+        if watched.is_ok() && !shown.is_over() {
+            tell!("{}", top::ENDED);
+        }
         watched
     };
     with_signals(work, || {})?;
@@ -284,7 +289,7 @@ impl Observer for Shown<'_> {
         if !self.is_ready {
             self.is_ready = true;
             self.health.begin_recording();
-            tell!("watching {}; Ctrl-C ends it", counted(own.processes, "process"));
+            tell!("watching {}{}", counted(own.processes, "process"), signals::end(self.args.duration));
         }
         let sight = own.sight;
         let blind = sight.problem().filter(|_| sight.is_blind() && own.processes == 0);
@@ -303,15 +308,19 @@ impl Observer for Shown<'_> {
 
     fn wait(&mut self, longest: Duration) -> bool {
         self.health.pass();
-        let is_over = || self.stop.is_stopped() || self.ends.is_some_and(|ends| Instant::now() >= ends);
-        if !is_over() {
+        if !self.is_over() {
             thread::sleep(longest);
         }
-        is_over()
+        self.is_over()
     }
 }
 
 impl Shown<'_> {
+    /// Tells whether the end was asked for, or is due.
+    fn is_over(&self) -> bool {
+        self.stop.is_stopped() || self.ends.is_some_and(|ends| Instant::now() >= ends)
+    }
+
     fn table(&mut self, book: &Book, now: Duration) {
         const HEADINGS: [&str; 9] =
             ["JOB", "COMM", "NAME", "RANK", "PID", "GPU", "COLL/S", "BEHIND", "MOVED"];
@@ -374,9 +383,19 @@ impl Shown<'_> {
                 rank.info.gpu.map_or_else(dash, |gpu| gpu.to_string()),
                 rate,
                 count.map_or_else(dash, |count| most.saturating_sub(count).to_string()),
-                flow::text::ago(comm.stands_for(now).as_secs_f64()),
+                moved(comm.was_seen_to_move, comm.stands_for(now)),
             ]);
         }
+    }
+}
+
+/// Writes how long ago a communicator moved, which stands for so long: of one that was not seen to move, that it
+/// is longer ago.
+fn moved(was_seen: bool, stands: Duration) -> String {
+    match (was_seen, stands.as_secs()) {
+        (true, _) => ago(stands.as_secs_f64()),
+        (false, 0) => "-".to_owned(),
+        (false, seconds) => format!(">{}", age(seconds)),
     }
 }
 
@@ -403,4 +422,16 @@ fn line(event: &Event) -> String {
     let dump = event.dump.as_ref().map_or_else(String::new, |dump| format!(" Dump: {dump}"));
     let stop = if next.is_empty() || body.sentence.ends_with('.') { "" } else { "." };
     format!("{job}{what}{}{stop}{next}{dump}", body.sentence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_seen_to_move_did_so_longer_ago_than_it_is_watched() {
+        let shown = |was_seen, seconds| moved(was_seen, Duration::from_secs(seconds));
+        assert_eq!([shown(true, 1), shown(true, 65)], ["now", "65s"]);
+        assert_eq!([shown(false, 0), shown(false, 5), shown(false, 65)], ["-", ">5s", ">1m05s"]);
+    }
 }

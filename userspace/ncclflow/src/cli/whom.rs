@@ -8,7 +8,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use flow::text::joined;
 use inspect::{
-    process::{Filter, Users, denied_remedy},
+    process::{Filter, Process, Users, denied_remedy, in_brackets},
     resolver::nccl_processes,
 };
 
@@ -51,7 +51,10 @@ pub(super) fn none_matched() -> String {
         .collect();
     let denied = match found.denied {
         0 => String::new(),
-        count => format!("; cannot inspect {count} more: {}", denied_remedy()),
+        count => {
+            let named = in_brackets(&found.denied_pids, count);
+            format!("; cannot inspect {count} more{named}: {}", denied_remedy())
+        }
     };
     let more = if all.len() > MAX_NAMED { " …" } else { "" };
     match all.len() {
@@ -82,9 +85,32 @@ pub(super) fn by_reason(reasons: impl IntoIterator<Item = (u32, String)>) -> Vec
         let named = joined(pids.iter().take(MAX_NAMED), ", ") + &more;
         let named = if pids.len() == 1 { format!("process {named}") } else { format!("processes {named}") };
         let is_told = reason.contains('\0');
-        Some(if is_told { reason.replace("process\0", &named) } else { format!("{named}: {reason}") })
+        if !is_told {
+            return Some(format!("{named}: {reason}"));
+        }
+        let sentence = reason.replace("process\0", &named);
+        Some(if pids.len() == 1 { sentence } else { of_several(&sentence) })
     };
     order.iter().filter_map(sentence).collect()
+}
+
+/// Mends the number of the verbs of a sentence of one process that has become one of several.
+fn of_several(sentence: &str) -> String {
+    sentence
+        .replace("there is no processes", "there are no processes")
+        .replace("it has exited, or never was", "they have exited, or never were")
+}
+
+/// Checks that one of the processes that were named is there. Of several, an error names all.
+///
+/// # Errors
+/// None is there.
+pub(super) fn one_is_there(pids: &[u32]) -> Result<()> {
+    let reason = |pid: &u32| Some((*pid, Process::open(*pid).err()?.to_string()));
+    match pids.iter().map(reason).collect::<Option<Vec<_>>>() {
+        Some(reasons) if !pids.is_empty() => bail!("{}", joined(by_reason(reasons), "; ")),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -102,6 +128,18 @@ mod tests {
         assert_eq!(by_reason([told(7)]), ["the memory of process 7 cannot be read: run as root"]);
         let many = by_reason((1..=12).map(|pid| (pid, "x".to_owned())));
         assert_eq!(many, ["processes 1, 2, 3, 4, 5, 6, 7, 8 and 4 more: x"]);
+    }
+
+    #[test]
+    fn all_that_are_missing_are_named() {
+        // Above the kernel's largest PID.
+        let [one, other] = [4_194_305, 4_194_306];
+        let said = |pids: &[u32]| one_is_there(pids).map_err(|error| error.to_string());
+        assert_eq!(said(&[]), Ok(()));
+        assert_eq!(said(&[one, std::process::id()]), Ok(()));
+        assert!(said(&[one]).unwrap_err().starts_with("there is no process 4194305: it has exited"));
+        let both = said(&[one, other]).unwrap_err();
+        assert!(both.starts_with("there are no processes 4194305, 4194306: they have exited"), "{both}");
     }
 
     #[test]

@@ -8,9 +8,12 @@ use super::{
     host::{self, Facts},
     report::{Check, degraded, no, ok},
 };
-use flow::session::{CallSource, Level, ProbeStrategy};
+use flow::{
+    session::{CallSource, Level, ProbeStrategy},
+    text::counted,
+};
 use inspect::{
-    process::{Discovered, LibraryError, LibraryId, MappedLibrary, Process, denied_remedy},
+    process::{Discovered, LibraryError, LibraryId, MappedLibrary, Process, denied_remedy, in_brackets},
     resolver::{self, ResolverError, What},
 };
 use nccl_library::symbols::{DebugFiles, Resolution};
@@ -98,10 +101,9 @@ pub(super) fn checks(facts: &Facts) -> Vec<Check> {
         }
     }
     if found.denied > 0 {
-        let what = match found.denied {
-            1 => "cannot inspect 1 process".to_owned(),
-            count => format!("cannot inspect {count} processes"),
-        };
+        let (count, named) =
+            (counted(found.denied, "process"), in_brackets(&found.denied_pids, found.denied));
+        let what = format!("cannot inspect {count}{named}");
         checks.push(degraded(what, denied_remedy()).named("processes"));
     }
     for path in installed() {

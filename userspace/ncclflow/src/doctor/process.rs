@@ -14,7 +14,10 @@ use trace::kernel::probe::compile;
 pub(super) fn checks(pid: u32) -> Vec<Check> {
     let process = match Process::open(pid) {
         Ok(process) => process,
-        Err(error) => return vec![no(error.to_string(), "another number").named("process")],
+        Err(error) => {
+            let remedy = "give the PID of a running process: ncclflow ps";
+            return vec![no(error.to_string(), remedy).named("process")];
+        }
     };
     let found = format!("{pid} (`{}`)", printable(process.name()));
     let mut checks = vec![ok(found).named("process")];

@@ -170,13 +170,39 @@ fn verdicts_have_colours_and_the_rest_has_none() {
     let checks = vec![report::ok("fine").named("a"), report::degraded("less", "more").named("b\u{1b}[31m")];
     let mut text = Vec::new();
     let paint = |verdict: Verdict, words: &str| format!("<{}>{words}</>", verdict.name());
-    Report::new(checks, Vec::new()).print(&mut text, paint).unwrap();
+    Report::new(checks, Vec::new()).print(&mut text, None, paint).unwrap();
     let text = String::from_utf8(text).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("<ok>ok      </>  a ") && lines[0].ends_with("  fine"), "{text}");
     assert!(lines[1].starts_with("<degraded>degraded</>  b\u{fffd}[31m  less"), "{text}");
     assert!(lines[2].trim_start().starts_with("-> more"), "{text}");
     assert!(lines[4].starts_with("<degraded>this host can trace, but"), "{text}");
+}
+
+#[test]
+fn a_process_that_cannot_be_traced_is_a_no_on_a_host_that_can() {
+    let host = Report::new(vec![report::ok("fine")], Vec::new());
+    assert_eq!(host.worst(), Verdict::Ok);
+    // Above the kernel's largest PID.
+    let report = host.with_processes(process::checks(4_194_305));
+    assert_eq!((report.verdict, report.worst()), (Verdict::Ok, Verdict::No));
+    let mut text = Vec::new();
+    report.print(&mut text, None, |_, words| words.to_owned()).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("-> give the PID of a running process: ncclflow ps"), "{text}");
+    assert!(text.ends_with("this host can trace, but not what -p names: see above\n"), "{text}");
+}
+
+#[test]
+fn long_lines_go_on_below_where_they_begin() {
+    let checks = vec![report::degraded("one two three four five six seven", "eight nine ten").named("a")];
+    let mut text = Vec::new();
+    Report::new(checks, Vec::new()).print(&mut text, Some(34), |_, words| words.to_owned()).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let lines: Vec<&str> = text.lines().take(3).collect();
+    let indent = " ".repeat(13);
+    let expected = ["degraded  a  one two three four".to_owned(), format!("{indent}  five six seven")];
+    assert_eq!(lines, [&expected[0], &expected[1], &format!("{indent}-> eight nine ten")], "{text}");
 }
 
 #[test]
@@ -191,7 +217,7 @@ fn this_host_can_be_looked_at_by_anybody() {
     assert!(!facts.release.is_empty() && !facts.status.is_empty());
     let report = Report::new(host::checks(&facts), Vec::new());
     let mut text = Vec::new();
-    report.print(&mut text, |_, words| words.to_owned()).unwrap();
+    report.print(&mut text, None, |_, words| words.to_owned()).unwrap();
     let text = String::from_utf8(text).unwrap();
     assert!(text.contains(&facts.release), "{text}");
     assert_eq!(

@@ -60,7 +60,7 @@ fn uprobe(outcome: &Result<Trial, TrialError>) -> Check {
         Ok(trial) => {
             let hit = trial.hit.as_nanos();
             let found = format!(
-                "{}.{:02} us a hit, {} hits tried; loading took {} ms, attaching {} ms, detaching {} ms; {}",
+                "{}.{:02} µs a hit, {} hits tried; loading took {} ms, attaching {} ms, detaching {} ms; {}",
                 hit / 1000,
                 hit % 1000 / 10,
                 trial.made,

@@ -73,3 +73,15 @@ fn a_job_that_rests_is_looked_at_once_and_seldom_where_it_often_rests() {
     let [(at, Begin, Hang)] = world.told()[..] else { panic!("{:?}", world.told()) };
     assert!((17_300..=17_360).contains(&at), "{at}");
 }
+
+#[test]
+fn a_communicator_that_stands_from_the_first_reading_on_was_not_seen_to_move() {
+    let mut world = World::new(2);
+    world.ranks.iter_mut().for_each(|rank| rank.launched = 7);
+    let seen =
+        |world: &World| world.book.view().all(|job| job.comms.iter().all(|comm| comm.was_seen_to_move));
+    world.stand(5);
+    assert!(!seen(&world));
+    world.work(5);
+    assert!(seen(&world));
+}

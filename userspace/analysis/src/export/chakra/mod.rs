@@ -313,8 +313,12 @@ impl Chakra {
     fn notes(&self) -> Vec<String> {
         let Totals { nodes, joins, .. } = self.totals;
         let totals = &self.totals;
+        let joins = match joins {
+            0 => String::new(),
+            joins => format!(", {joins} of them only join the ends of others"),
+        };
         let mut notes = vec![format!(
-            "{nodes} nodes of {}, {joins} of them only join the ends of others, {}",
+            "{nodes} nodes of {}{joins}, {}",
             text::counted(self.ranks.len(), "rank"),
             text::counted(self.groups.len(), "group")
         )];

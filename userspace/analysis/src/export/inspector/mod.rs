@@ -20,7 +20,7 @@ use std::{
     io::Write as _,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use flow::schema::{Op, RankKey};
 
 use self::records::{OpRecord, ProxyStep, rank_header};
@@ -28,7 +28,7 @@ use super::{
     bounded::get_or_make,
     run::Exported,
     source::Source,
-    view::{InspectorVersion, Row, View},
+    view::{InspectorVersion, Row, View, ensure_ops},
     who::Who,
 };
 use recording::sinks::{NewFile, OutputDir, host_in_names};
@@ -245,11 +245,14 @@ impl View for Inspector {
 
     fn finish(&mut self, exported: &Exported) -> Result<Vec<String>> {
         self.close_all().context(WRITING)?;
-        if exported.rows.ops == 0 && exported.rows.calls > 0 {
-            bail!(
-                "there are API calls in what is asked for and no ops: NCCL Inspector's records are of ops, which `record --level flow` and `--level steps` record"
-            );
-        }
+        ensure_ops(exported, "NCCL Inspector's records")?;
+        ensure!(
+            self.totals.left_out == 0 || !self.files.is_empty(),
+            "none of the {} operations has a place in v4.0, which has only collectives of which all messages were \
+             measured: `record --level steps` measures those that go over the network, and nothing those over NVLink; \
+             --inspector-version v4.3 takes all",
+            self.totals.left_out
+        );
         for file in self.files.values_mut() {
             file.publish().context("naming Inspector's files")?;
         }

@@ -193,7 +193,8 @@ impl Rates {
 
     /// Like [`Self::of_one_interval`], where earlier readings say who is waited for.
     pub(super) fn between(before: &Snapshot, earlier: &Snapshot, now: &Snapshot, window: &Window) -> Self {
-        let interval_ns = now.at_ns.saturating_sub(before.at_ns).max(1);
+        let length_ns = now.at_ns.saturating_sub(before.at_ns);
+        let interval_ns = length_ns.max(1);
         let none = RankStatistics::default();
         let mut ranks: Vec<RankRates> = now
             .statistics
@@ -222,7 +223,7 @@ impl Rates {
             ranks.push(rank_rates(before, folded, interval_ns, now.at_ns));
         }
         Self {
-            interval_s: seconds(interval_ns),
+            interval_s: seconds(length_ns),
             ranks,
             folded_ranks: now.statistics.folded_ranks,
             lost: now.statistics.processes.values().map(|process| process.lost).sum(),
