@@ -3,13 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use ncclflow_e2e::harness::{job::libraries, prelude::*};
+use ncclflow_e2e::harness::{job::libraries, prelude::*, schemas};
 
 const RANKS: u64 = 3;
 
 fn mem(job: &World) -> Value {
     let mem = run(Command::new(&job.ncclflow).args(["mem", "--json", "-p", &job.bed.pid_list()])).ok();
-    serde_json::from_str(&mem.stdout).unwrap()
+    let report = serde_json::from_str(&mem.stdout).unwrap();
+    schemas::assert_valid("mem", &report);
+    report
 }
 
 /// The parts of each process's only communicator, by transport and purpose.
