@@ -61,7 +61,7 @@ pub(super) fn run(args: &MemArgs) -> Result<Exit> {
     let choice = args.whom.choice();
     let report: MemReport =
         reading("", |line| mem::mem(&choice, &options, &mut |progress| line.scan(progress)))?;
-    write_report(args.json, &Versioned::of(&report), |out| {
+    write_report(args.json, &Versioned::first(&report), |out| {
         Ok(write!(out, "{}", mem::render(&report, terminal::report_width()))?)
     })?;
     let is_read = |process: &mem::ProcessMemory| !process.communicators.is_empty();
