@@ -1,12 +1,18 @@
 //! What measured messages tell: of the ranks of a communicator, the one that others wait for waits least.
 
 use super::{
-    evidence::{Evidence, MeasuredLink, TimeShare, WaitingRank},
+    evidence::{Evidence, MeasuredLink, RankEvidence, TimeShare, WaitingRank},
     launches::median,
     longest_waits::{Culprit, Reason, TIMES_THE_OTHERS, culprit},
     pauses, text,
     verdict::{Cause, FAULT_PERCENT, Kind, STANDARD_ERRORS, above},
 };
+
+/// Points of the time by which a proxy may wait longer for a processor than others that wait as long as it does.
+const STARVED_ALIKE: f64 = 5.0;
+/// A link between proxies that wait for processors is slow if its messages are this many times as long as on any other
+/// one.
+const TIMES_THE_STARVED: u64 = 2;
 
 /// Returns ranks whose GPUs had the data that they needed and did not go on, ranks that came late, ranks that
 /// were not recorded, and links.
@@ -38,8 +44,7 @@ fn slow_link(evidence: &Evidence, links: &[MeasuredLink]) -> Option<Cause> {
     let [from, to] = [slowest.from, slowest.to].map(|at| evidence.ranks.get(at));
     let (from, to) = (from?, to?);
     let iteration = evidence.iteration;
-    // A message is seen late by a proxy that gets no processor.
-    if from.is_starved() || to.is_starved() {
+    if (from.is_starved() || to.is_starved()) && !is_late_by_network(evidence, links, slowest) {
         return None;
     }
     let (from, to) = (&from.name, &to.name);
@@ -51,6 +56,18 @@ fn slow_link(evidence: &Evidence, links: &[MeasuredLink]) -> Option<Cause> {
         evidence: vec![text::link_evidence(slowest, typical_ns)],
         ..Cause::sized(percent, iteration, 0.95)
     })
+}
+
+/// Tells whether messages are late by the network, although a proxy that gets no processor sees them late, too: the
+/// receivers of other links get as little, and the slow one stands out from each of those links.
+fn is_late_by_network(evidence: &Evidence, links: &[MeasuredLink], slowest: &MeasuredLink) -> bool {
+    let starved =
+        |link: &MeasuredLink| evidence.ranks.get(link.to).map_or(0.0, RankEvidence::starved_percent);
+    let others: Vec<&MeasuredLink> = links.iter().filter(|link| !std::ptr::eq(*link, slowest)).collect();
+    let alike = others.iter().filter(|link| starved(link) + STARVED_ALIKE >= starved(slowest)).count();
+    let longest_ns = others.iter().map(|link| link.typical_ns).max().unwrap_or(u64::MAX);
+    let certain_ns = slowest.typical_ns.saturating_sub(slowest.error_ns);
+    alike * 2 > others.len() && certain_ns >= longest_ns.saturating_mul(TIMES_THE_STARVED)
 }
 
 /// Returns the link on which messages are longest, by how many points of the time its receiver waits longer
@@ -185,4 +202,53 @@ fn elsewhere(evidence: &Evidence, ranks: &[WaitingRank], found: Culprit) -> Opti
         is_note: kind == Kind::Outside,
         ..Cause::sized(percent, evidence.iteration, 0.85)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::slow::{activity::Mean, gathered::ProcessorTime};
+
+    /// A ring whose proxies wait for so many percent of the time, and whose links have so long messages, in µs.
+    fn ring(starved: [u64; 3], messages_us: [u64; 3]) -> Evidence {
+        let rank = |(number, percent): (i32, u64)| {
+            let mut rank = RankEvidence::default();
+            rank.name.rank = number;
+            let [waited, all] = [Duration::from_millis(percent), Duration::from_millis(100)];
+            rank.proxy = Some(ProcessorTime { waited, all, ..ProcessorTime::default() });
+            rank
+        };
+        let link = |(from, us): (usize, u64)| MeasuredLink {
+            from,
+            to: (from + 1) % 3,
+            in_network: TimeShare {
+                mean: Some(Mean { percent: if us > 1000 { 30.0 } else { 3.0 }, error: 0.1 }),
+                ..TimeShare::default()
+            },
+            typical_ns: us * 1000,
+            error_ns: 0,
+            nics: None,
+        };
+        Evidence {
+            ranks: (0..).zip(starved).map(rank).collect(),
+            links: vec![messages_us.into_iter().enumerate().map(link).collect()],
+            ..Evidence::default()
+        }
+    }
+
+    fn named(evidence: &Evidence) -> Vec<(Kind, Vec<i32>, Option<i32>)> {
+        causes(evidence).into_iter().map(|cause| (cause.kind, cause.ranks, cause.peer)).collect()
+    }
+
+    /// A proxy that gets no processor sees its messages late: where all get as little, a link can still stand out.
+    #[test]
+    fn a_link_between_proxies_that_wait_for_processors_must_stand_out_from_each() {
+        let from_1_to_2 = [(Kind::Link, vec![1], Some(2))];
+        assert_eq!(named(&ring([0, 0, 0], [100, 5000, 100])), from_1_to_2);
+        assert_eq!(named(&ring([30, 30, 30], [100, 5000, 100])), from_1_to_2);
+        assert_eq!(named(&ring([30, 30, 30], [3000, 5000, 100])), [], "another link is nearly as slow");
+        assert_eq!(named(&ring([0, 0, 30], [100, 5000, 100])), [], "the receiver alone gets no processor");
+    }
 }

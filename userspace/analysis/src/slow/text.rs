@@ -302,8 +302,8 @@ pub(super) fn nobody(kind: Kind, evidence: &Evidence, not_seen: &[String]) -> St
     }
 }
 
-/// Returns what could not be seen.
-pub(super) fn not_seen(evidence: &Evidence) -> Vec<String> {
+/// Returns what could not be seen. `names_link`: a link is known to be slow.
+pub(super) fn not_seen(evidence: &Evidence, names_link: bool) -> Vec<String> {
     let ranks = &evidence.ranks;
     let of = |has: fn(&RankEvidence) -> bool| -> Vec<i32> {
         ranks.iter().filter(|rank| !has(rank)).map(|rank| rank.name.rank).collect()
@@ -329,7 +329,7 @@ pub(super) fn not_seen(evidence: &Evidence) -> Vec<String> {
         });
     }
     let starved = of(|rank| !rank.is_starved());
-    if !starved.is_empty() && !evidence.links.is_empty() {
+    if !starved.is_empty() && !evidence.links.is_empty() && !names_link {
         let names = name_ranks(&starved);
         notes.push(format!("whether links are slow: the proxies of {names} wait for a processor"));
     }
@@ -397,13 +397,14 @@ mod tests {
         let said = |not_seen: &[String]| nobody(Kind::Nobody, &evidence, not_seen);
         assert_eq!(said(&[]), "no rank, no GPU and no host holds the job back");
         let expected = "as far as launches and messages show, nobody holds the job back";
-        assert_eq!(said(&not_seen(&evidence)), expected);
+        assert_eq!(said(&not_seen(&evidence, false)), expected);
     }
 
     /// A recording of --level steps is not told to be one.
     #[test]
     fn how_to_measure_messages_depends_on_the_recording() {
-        let what = |how| not_seen(&evidence(how)).into_iter().find(|what| what.starts_with("what messages"));
+        let what =
+            |how| not_seen(&evidence(how), false).into_iter().find(|what| what.starts_with("what messages"));
         let of = |why: &str| Some(format!("what messages waited for: {why}"));
         let left_out = "record without --min-bytes 1048576";
         assert_eq!(what(Some(left_out)), of(&format!("they were not measured ({left_out})")));

@@ -154,9 +154,9 @@ impl Evidence {
 impl Slow {
     /// Judges a job.
     pub(super) fn of(evidence: &Evidence) -> Self {
-        let not_seen = text::not_seen(evidence);
         // A GPU that stands still makes its host late, too: messages tell which it was.
         let by_messages = messages::causes(evidence);
+        let not_seen = text::not_seen(evidence, by_messages.iter().any(|cause| cause.kind == Kind::Link));
         let has_data = |rank: i32| {
             by_messages.iter().any(|cause| cause.kind == Kind::Gpu && cause.ranks.contains(&rank))
         };
