@@ -60,7 +60,13 @@
     // Few ranks need no large circle.
     const radius = Math.max(64, Math.min(190, ranks.length * 13));
     const middle = radius + 92;
-    const size = 2 * middle;
+    const label = (host) => {
+      const name = clean(data.hosts[host]) || "host not known";
+      return name.length > 16 ? `${name.slice(0, 15)}…` : name;
+    };
+    // Hosts are named outside of the circle, on both sides of it.
+    const longest = Math.max(0, ...[...groups.keys()].filter((host) => host !== Infinity).map((host) => label(host).length));
+    const [wide, high] = [radius + 50 + 8 * longest, radius + 62];
     const dot = Math.max(3.5, Math.min(16, (radius * TAU) / slots / 2.6));
     const at = new Map();
     const places = new Map();
@@ -77,7 +83,8 @@
       arcs.push([host, -TAU / 4 + (TAU * begin) / slots, -TAU / 4 + (TAU * slot) / slots]);
       if (gaps) slot += gap;
     }
-    const picture = svg("svg", { viewBox: `0 0 ${size} ${size}`, width: size, height: size, role: "img", "aria-label": title });
+    const picture = svg("svg", { viewBox: `${middle - wide} ${middle - high} ${2 * wide} ${2 * high}`, width: 2 * wide, height: 2 * high,
+      role: "img", "aria-label": title });
     picture.append(svg("defs", {}, arrow("arrow", 5)));
     const isInside = dot >= 8;
     const outer = radius + dot + (isInside ? 9 : 24);
@@ -96,9 +103,7 @@
       const middleOf = whole ? -TAU / 4 : (from + to) / 2;
       const [x, y] = [middle + (outer + 12) * Math.cos(middleOf), middle + (outer + 12) * Math.sin(middleOf)];
       const anchor = Math.abs(Math.cos(middleOf)) < 0.25 ? "middle" : Math.cos(middleOf) > 0 ? "start" : "end";
-      const host_ = clean(data.hosts[host]) || "host not known";
-      picture.append(svg("text", { x, y: y + 4 * (1 + Math.sin(middleOf)), "text-anchor": anchor, class: "soft" },
-        host_.length > 16 ? `${host_.slice(0, 15)}…` : host_));
+      picture.append(svg("text", { x, y: y + 4 * (1 + Math.sin(middleOf)), "text-anchor": anchor, class: "soft" }, label(host)));
     }
     const shapes = svg("g");
     const both = new Set(edges.map(([from, to]) => `${from} ${to}`));

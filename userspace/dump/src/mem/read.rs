@@ -21,8 +21,12 @@ use crate::{
     proxy::NET,
 };
 
-/// Bound of the connectors of a process that are looked at.
-const MAX_CONNECTORS: usize = 1 << 21;
+/// Bound of the peers of a process's channels that are looked at: 64 channels of 16,384 ranks.
+const MAX_PEERS: usize = 1 << 20;
+/// Number of peers that are read at once.
+const PEERS_AT_ONCE: usize = 1 << 10;
+/// Bound of the connections of a process that are counted.
+const MAX_CONNECTIONS: usize = 1 << 16;
 /// `CUDA_IPC_MIN`, src/include/p2p.h: memory that other processes map is a multiple of it.
 const SHAREABLE: u64 = 2 << 20;
 /// `NCCL_P2P_READ`, src/include/device.h.
@@ -62,8 +66,28 @@ pub(crate) struct MemLayout {
 /// What was counted of a process already: communicators can share connections, and connections buffers.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
+    looked_at: usize,
     connectors: BTreeSet<u64>,
     shared: BTreeSet<u64>,
+}
+
+/// An end of a connection to a peer.
+#[derive(Clone, Copy, Debug)]
+struct Connector {
+    direction: Direction,
+    at: u64,
+    /// 0: of graphs of collectives.
+    index: u64,
+}
+
+/// Way of a connection's data.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    transport: Transport,
+    /// Address of the transport's state.
+    resources: Option<u64>,
+    /// The receiver's GPU reads the sender's memory.
+    reads: bool,
 }
 
 /// Bytes of one connection.
@@ -115,33 +139,22 @@ impl MemLayout {
             }
         };
         let mut remarks = Vec::new();
-        let mut connectors = Vec::new();
-        for channel in 0..u32::try_from(layout.channels.count).unwrap_or(0) {
-            let of_channel = self.connectors(memory, layout, rank, channel)?;
-            connectors.extend(of_channel.into_iter().filter(|(_, at, _)| seen.connectors.insert(*at)));
-            if seen.connectors.len() > MAX_CONNECTORS {
-                remarks.push("it has more connections than are looked at".to_owned());
-                break;
-            }
-        }
-        let structs: Vec<(u64, Places<4>)> =
-            connectors.iter().map(|(_, at, _)| (*at, self.connector)).collect();
-        for ((direction, _, index), values) in connectors.iter().zip(places::read_each(memory, &structs)?) {
-            let Some([Some(connected), Some(connection), own, flags]) = values else { continue };
-            if connected == 0 {
-                continue;
-            }
-            let purpose = if *index == 0 { Purpose::Collectives } else { Purpose::SendRecv };
-            let (transport, resources) = self.transport(memory, connection, own);
-            let bytes = match transport {
-                Transport::P2p => Some(self.direct(*direction, sizes, flags.unwrap_or(0) & READS != 0)),
-                Transport::Shm => Some(Bytes { host: self.end(*direction, sizes, false), gpu: 0 }),
-                Transport::Net => {
-                    resources.and_then(|at| self.network(memory, *direction, at, &mut seen.shared))
+        'channels: for channel in 0..u32::try_from(layout.channels.count).unwrap_or(0) {
+            for peers in self.peers(memory, layout, rank, channel)?.chunks(PEERS_AT_ONCE) {
+                seen.looked_at = seen.looked_at.saturating_add(peers.len());
+                if seen.looked_at > MAX_PEERS || seen.connectors.len() > MAX_CONNECTIONS {
+                    remarks.push("it has more connections than are looked at".to_owned());
+                    break 'channels;
                 }
-                Transport::CollNet | Transport::Proxy | Transport::Work => None,
-            };
-            add(transport, purpose, bytes);
+                for (connector, of) in self.connected(memory, peers)? {
+                    if !seen.connectors.insert(connector.at) {
+                        continue;
+                    }
+                    let purpose = if connector.index == 0 { Purpose::Collectives } else { Purpose::SendRecv };
+                    let bytes = self.bytes(memory, &connector, of, sizes, &mut seen.shared);
+                    add(of.transport, purpose, bytes);
+                }
+            }
         }
         let [bytes, gdr] = places::read(memory, rank.address, self.work)?;
         if let Some(bytes) = bytes.filter(|bytes| *bytes > 0) {
@@ -166,30 +179,64 @@ impl MemLayout {
         Ok(sizes)
     }
 
-    /// Returns direction, address and index of the connectors of a channel.
-    fn connectors(
+    /// Returns the addresses of the `ncclChannelPeer`s of a channel.
+    fn peers(
         &self,
         memory: Memory<'_>,
         layout: &CommLayout,
         rank: &RankReport,
         channel: u32,
-    ) -> Result<Vec<(Direction, u64, u64)>, ReadError> {
+    ) -> Result<Vec<u64>, ReadError> {
         let Some(channel) = layout.channel(rank.address, channel) else { return Ok(Vec::new()) };
         let array = memory.word(RuntimeAddr(channel.saturating_add(layout.peers.offset())))?;
         if array == 0 {
             return Ok(Vec::new());
         }
-        let mut found = Vec::new();
-        for peer in memory.words(RuntimeAddr(array), u64::from(rank.n_ranks))? {
-            if peer == 0 {
-                continue;
-            }
+        let peers = memory.words(RuntimeAddr(array), u64::from(rank.n_ranks))?;
+        Ok(peers.into_iter().filter(|peer| *peer != 0).collect())
+    }
+
+    /// Returns the connectors of these peers that are connected, each with its way.
+    fn connected(&self, memory: Memory<'_>, peers: &[u64]) -> Result<Vec<(Connector, Way)>, ReadError> {
+        let mut connectors = Vec::new();
+        for peer in peers {
             for (direction, ArrayField { offset, count, elem_size }) in self.ends {
                 let at = |index| peer.saturating_add(offset + index * elem_size);
-                found.extend((0..count.min(4)).map(|index| (direction, at(index), index)));
+                connectors.extend((0..count.min(4)).map(|index| Connector {
+                    direction,
+                    at: at(index),
+                    index,
+                }));
             }
         }
-        Ok(found)
+        let structs: Vec<(u64, Places<4>)> = connectors.iter().map(|one| (one.at, self.connector)).collect();
+        let values = places::read_each(memory, &structs)?;
+        let connected = connectors.into_iter().zip(values).filter_map(|(connector, values)| {
+            let [connected, connection, own, flags] = values?;
+            connected.filter(|connected| *connected != 0)?;
+            let (transport, resources) = self.transport(memory, connection?, own);
+            let reads = flags.unwrap_or(0) & READS != 0;
+            Some((connector, Way { transport, resources, reads }))
+        });
+        Ok(connected.collect())
+    }
+
+    /// Returns the bytes of an end of a connection; `None` if they cannot be told.
+    fn bytes(
+        &self,
+        memory: Memory<'_>,
+        connector: &Connector,
+        way: Way,
+        sizes: [u64; 3],
+        shared: &mut BTreeSet<u64>,
+    ) -> Option<Bytes> {
+        let direction = connector.direction;
+        match way.transport {
+            Transport::P2p => Some(self.direct(direction, sizes, way.reads)),
+            Transport::Shm => Some(Bytes { host: self.end(direction, sizes, false), gpu: 0 }),
+            Transport::Net => self.network(memory, direction, way.resources?, shared),
+            Transport::CollNet | Transport::Proxy | Transport::Work => None,
+        }
     }
 
     /// Returns the transport of a connection, and the address of its state if that is in this process.
