@@ -7,6 +7,9 @@ use flow::{
 };
 use recording::rows::Read;
 
+/// Begin of the sentences on recordings that have nothing.
+pub(crate) const EMPTY: &str = "nothing of NCCL was recorded";
+
 /// Returns the options of `record` that chose the ops whose messages are measured; `None`: all are.
 pub(crate) fn sampled(session: &SessionReport) -> Option<String> {
     let Sampling { every, channels, min_bytes } = session.sampling?;

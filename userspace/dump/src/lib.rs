@@ -206,11 +206,6 @@ pub fn dump(
     for rank in &mut ranks {
         rank.gpu = RankGpu::of(rank, &places, &processes, &gpus);
     }
-    let mut report = DumpReport::judged(ranks, processes);
-    let next = report.job.as_mut().and_then(|job| job.next.as_mut());
-    if let Some(next) = next.filter(|next| options.stacks && next.starts_with(verdict::SEE_WHERE)) {
-        "see where it is: the stacks are below".clone_into(next);
-    }
     Ok(DumpReport {
         torch_notes,
         lost_readers: resolver::lost(),
@@ -219,7 +214,7 @@ pub fn dump(
         gpus,
         gpu_remarks,
         processes_denied: denied,
-        ..report
+        ..DumpReport::judged(ranks, processes)
     })
 }
 

@@ -5,7 +5,7 @@ use inspect::{
     gpu::bus_id,
     host::host_name,
     memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanReport},
-    process::{MappedLibrary, Process, age_seconds},
+    process::{MappedLibrary, Process, age_seconds, maps::Mapping},
     resolver,
     threads::{self, Names, NativeNames, Sampler},
 };
@@ -140,22 +140,28 @@ impl Target {
     /// another library, which the process has as well, is of the library that has its network plugin.
     pub(super) fn add(&mut self, found: Vec<Communicator>, scan: ScanReport, layout: &Arc<Layout>) {
         self.report.scan = Some(scan);
+        let mut mappings = None;
         for comm in found {
             let RankReport { address, comm_hash, .. } = comm.report;
             let new = Found { layout: Arc::clone(layout), address, comm_hash };
             match self.found.iter().position(|known| known.address == address) {
-                Some(known) if self.has_made(layout, address) => self.found[known] = new,
-                Some(_) => {}
                 None => self.found.push(new),
+                Some(known) if Arc::ptr_eq(&self.found[known].layout, layout) => {}
+                Some(known) => {
+                    let mappings = mappings
+                        .get_or_insert_with(|| resolver::maps(self.process.pid()).unwrap_or_default());
+                    if self.has_made(layout, address, mappings) {
+                        self.found[known] = new;
+                    }
+                }
             }
         }
         self.report.communicators = self.found.len();
     }
 
     /// Tells whether the library of a layout is known to have made a communicator.
-    fn has_made(&self, layout: &Layout, comm: u64) -> bool {
-        let mappings = resolver::maps(self.process.pid()).unwrap_or_default();
-        let plugin_in = layout.nics.file_of_plugin(Memory::new(&self.process), &mappings, comm);
+    fn has_made(&self, layout: &Layout, comm: u64, mappings: &[Mapping]) -> bool {
+        let plugin_in = layout.nics.file_of_plugin(Memory::new(&self.process), mappings, comm);
         layout.library.is_some_and(|library| plugin_in == Some(library.inode))
     }
 

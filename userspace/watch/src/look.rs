@@ -17,6 +17,8 @@ pub struct Look {
     pub root: Option<(String, u32)>,
     /// Communicators that are stuck, or in which ranks wait, by hash and size.
     pub standing: Vec<(String, u32)>,
+    /// Communicators that are known to be healthy, likewise. Of others of the job it may not be known.
+    pub healthy: Vec<(String, u32)>,
     pub culprits: Vec<Culprit>,
     pub waiting: Vec<u32>,
 }
@@ -38,6 +40,12 @@ impl Look {
             next: job.next.clone(),
             root: root.map(key),
             standing: standing.iter().map(|one| key(one)).collect(),
+            healthy: report
+                .communicators
+                .iter()
+                .filter(|one| one.verdict.state == State::Healthy)
+                .map(key)
+                .collect(),
             culprits: root.map_or_else(Vec::new, |root| culprits(root, &report.processes)),
             waiting: root.map_or_else(Vec::new, |root| root.verdict.victims.clone()),
         }
@@ -57,8 +65,16 @@ impl Look {
 
     /// Tells whether one of these communicators is among those that stand.
     pub(crate) fn has(&self, key: &Arc<CommKey>) -> bool {
-        self.standing.iter().any(|(hash, n_ranks)| *hash == key.hash && *n_ranks == key.n_ranks)
+        is_among(&self.standing, key)
     }
+
+    pub(crate) fn is_healthy(&self, key: &Arc<CommKey>) -> bool {
+        is_among(&self.healthy, key)
+    }
+}
+
+fn is_among(all: &[(String, u32)], key: &Arc<CommKey>) -> bool {
+    all.iter().any(|(hash, n_ranks)| *hash == key.hash && *n_ranks == key.n_ranks)
 }
 
 fn culprits(root: &CommunicatorReport, processes: &[ProcessReport]) -> Vec<Culprit> {

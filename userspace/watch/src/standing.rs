@@ -175,7 +175,11 @@ impl Standing {
         let phase = look.phase();
         let too_long =
             still.iter().any(|suspect| suspect.stands + now.saturating_sub(asked) >= settings.waiting_limit);
+        // What is not known of another communicator, as of one with ranks on other hosts, says nothing of these.
+        let are_healthy = still.iter().all(|suspect| look.is_healthy(&suspect.key));
         match (look.state, key) {
+            (State::Healthy, _) => self.is_well(now),
+            (State::Unknown, _) if are_healthy => self.is_well(now),
             (State::Stuck | State::Waiting, Some(suspect)) => {
                 self.blind = 0;
                 let is_gone = matches!(look.kind, Some(Kind::Gone | Kind::Dying)) || suspect.is_gone;
@@ -195,12 +199,13 @@ impl Standing {
                 self.looking = Some((asked, still));
                 self.without_a_look(may_begin, now)
             }
-            (State::Healthy, _) => {
-                self.blind = 0;
-                self.put_off(now);
-                Outcome::Nothing
-            }
         }
+    }
+
+    fn is_well(&mut self, now: Duration) -> Outcome {
+        self.blind = 0;
+        self.put_off(now);
+        Outcome::Nothing
     }
 
     /// Goes on without a verdict. Where counters alone are enough, the second time in a row is an alert.

@@ -248,6 +248,19 @@ fn a_hang_begins_once_with_its_culprit_and_ends_once_when_it_is_mended() {
     assert_eq!(world.events[0].1.alert, world.events[1].1.alert);
 }
 
+/// As of a communicator whose other ranks are on other hosts.
+#[test]
+fn what_is_not_known_of_another_communicator_is_no_hang_of_a_healthy_one() {
+    for (healthy, alerts) in [(vec![(HASH.to_owned(), 4)], 0), (Vec::new(), 1)] {
+        let mut world = World::new(4);
+        world.work(100);
+        world.hang();
+        world.dump = Some(Ok(Look { state: State::Unknown, healthy, ..Look::default() }));
+        world.stand(300);
+        assert_eq!(world.told().len(), alerts, "{:?}", world.told());
+    }
+}
+
 #[test]
 fn a_job_that_steps_once_and_hangs_on_is_the_same_hang() {
     let mut world = World::new(4);

@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     export::{Jobs, sources},
+    not_recorded::EMPTY,
     slow::{self, Gathered, RankWaits, Slow},
 };
 use flow::schema::Outcome;
@@ -186,7 +187,8 @@ pub fn check_jobs(dirs: &[PathBuf], jobs: &[String], progress: ReadingProgress<'
     if communicators.is_empty() {
         Jobs::of(&sources(dirs)?).ensure_has(jobs)?;
         // What has nothing is not consistent.
-        bail!(notes.pop().unwrap_or_else(|| NOTHING.to_owned()));
+        notes.retain(|note| note.starts_with(EMPTY));
+        bail!(if notes.is_empty() { NOTHING.to_owned() } else { notes.join("; ") });
     }
     Ok(CheckReport::new(dirs.to_vec(), communicators, slow, notes))
 }

@@ -15,7 +15,7 @@ use flow::{schema::ClockReport, session::SessionReport};
 use super::{ownership::Claims, parts::Part};
 use crate::{
     export::{Jobs, Source},
-    not_recorded::why_empty,
+    not_recorded::{EMPTY, why_empty},
 };
 use recording::{format::Selection, rows::ReadPart, sinks::Sink};
 
@@ -188,7 +188,7 @@ impl<'a, F: Sink> Work<'a, F> {
         let has_rows = *times.start() > 0 || read.ops > 0 || source.is_of_calls() && read.calls > 0;
         if !has_rows {
             let why = why_empty(source.is_of_calls(), &read);
-            notes.push(format!("nothing of NCCL was recorded in `{shown}`: {why}"));
+            notes.push(format!("{EMPTY} in `{shown}`: {why}"));
         }
         Ok((folder, notes))
     }

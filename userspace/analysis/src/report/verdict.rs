@@ -7,6 +7,7 @@ use crate::{
     check::{
         CheckReport, CommunicatorCheck, Finding, FindingKind, JobCheck, JobPart, NOTHING, SLOWNESS, by_name,
     },
+    not_recorded::EMPTY,
     slow::{Kind, Slow, Stall},
 };
 
@@ -158,7 +159,7 @@ fn nothing_found(report: &CheckReport, seen: &Seen) -> (Level, String) {
     let comms = by_name(&report.communicators).len();
     if comms == 0 {
         let why = match why_empty {
-            Some(why) if ops + calls == 0 => format!("nothing of NCCL was recorded: {why}"),
+            Some(why) if ops + calls == 0 => format!("{EMPTY}: {why}"),
             _ => NOTHING.to_owned(),
         };
         return (Level::Unknown, format!("No verdict: {why}."));

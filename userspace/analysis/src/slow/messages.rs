@@ -58,13 +58,16 @@ fn slow_link(evidence: &Evidence, links: &[MeasuredLink]) -> Option<Cause> {
     })
 }
 
-/// Tells whether messages are late by the network, although a proxy that gets no processor sees them late, too: the
-/// receivers of other links get as little, and the slow one stands out from each of those links.
+/// Tells whether messages are late by the network, although proxies that get no processor make them late, too: those at
+/// both ends of most other links get as little, and the slow one stands out from each of those links.
 fn is_late_by_network(evidence: &Evidence, links: &[MeasuredLink], slowest: &MeasuredLink) -> bool {
-    let starved =
-        |link: &MeasuredLink| evidence.ranks.get(link.to).map_or(0.0, RankEvidence::starved_percent);
+    let starved = |at: usize| evidence.ranks.get(at).map_or(0.0, RankEvidence::starved_percent);
+    let is_alike = |link: &&&MeasuredLink| {
+        starved(link.from) + STARVED_ALIKE >= starved(slowest.from)
+            && starved(link.to) + STARVED_ALIKE >= starved(slowest.to)
+    };
     let others: Vec<&MeasuredLink> = links.iter().filter(|link| !std::ptr::eq(*link, slowest)).collect();
-    let alike = others.iter().filter(|link| starved(link) + STARVED_ALIKE >= starved(slowest)).count();
+    let alike = others.iter().filter(is_alike).count();
     let longest_ns = others.iter().map(|link| link.typical_ns).max().unwrap_or(u64::MAX);
     let certain_ns = slowest.typical_ns.saturating_sub(slowest.error_ns);
     alike * 2 > others.len() && certain_ns >= longest_ns.saturating_mul(TIMES_THE_STARVED)
@@ -250,5 +253,6 @@ mod tests {
         assert_eq!(named(&ring([30, 30, 30], [100, 5000, 100])), from_1_to_2);
         assert_eq!(named(&ring([30, 30, 30], [3000, 5000, 100])), [], "another link is nearly as slow");
         assert_eq!(named(&ring([0, 0, 30], [100, 5000, 100])), [], "the receiver alone gets no processor");
+        assert_eq!(named(&ring([0, 30, 0], [100, 5000, 100])), [], "the sender alone gets no processor");
     }
 }

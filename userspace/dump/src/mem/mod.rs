@@ -14,7 +14,7 @@ use anyhow::Result;
 use inspect::{
     gpu::{GpuSurvey, GpuWatch},
     host::host_name,
-    memory::{Memory, ReadError},
+    memory::{Memory, ReadError, ScanEnd},
 };
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +42,9 @@ pub enum Transport {
     /// The network, by the proxy of another process (PXN): the memory is that process's.
     #[serde(rename = "PXN")]
     Proxy,
+    /// It cannot be told.
+    #[serde(rename = "unknown")]
+    Unknown,
     /// No connection: the FIFO of work, which the host fills for the kernels.
     #[serde(rename = "work")]
     Work,
@@ -156,12 +159,12 @@ pub fn mem(
             driver.entry(process.pid).or_default().push(of_gpu);
         }
     }
-    let of_target = |target: &process::Target| {
+    let mut of_target = |target: &process::Target| {
         let pid = target.report.pid;
         let own = ranks.iter().filter(|rank| rank.pid == pid);
         let read = target.memories(own);
         let (communicators, error) = match read {
-            Ok(communicators) => (communicators, target.report.error.clone()),
+            Ok(communicators) => (communicators, target.report.error.clone().or_else(|| target.unsearched())),
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
         let sum = |bytes: fn(&Part) -> u64| {
@@ -177,7 +180,6 @@ pub fn mem(
             error,
         }
     };
-    let mut of_target = of_target;
     let mut all: Vec<ProcessMemory> = targets.iter().map(&mut of_target).collect();
     all.extend(refused.into_iter().map(|(pid, error)| ProcessMemory {
         pid,
@@ -188,6 +190,13 @@ pub fn mem(
 }
 
 impl process::Target {
+    /// Says that a limit ended the search for communicators, if so.
+    fn unsearched(&self) -> Option<String> {
+        let ended_by = self.report.scan.as_ref()?.ended_by?;
+        let is_limit = matches!(ended_by, ScanEnd::ByteLimit | ScanEnd::TimeLimit);
+        is_limit.then(|| "not all of its memory was searched for communicators (--max-seconds)".to_owned())
+    }
+
     /// Reads the memory of these of its communicators.
     fn memories<'r>(
         &self,
@@ -198,7 +207,11 @@ impl process::Target {
         for rank in ranks {
             let Some(found) = self.found.iter().find(|found| found.address == rank.address) else { continue };
             let (parts, mut remarks) = match &found.layout.mem {
-                Some(layout) => layout.read(memory, &found.layout.comm, rank, &mut seen)?,
+                Some(layout) => match layout.read(memory, &found.layout.comm, rank, &mut seen) {
+                    Ok(read) => read,
+                    Err(error) if error.is_final() => return Err(error),
+                    Err(error) => (Vec::new(), vec![format!("its memory cannot be told: {error}")]),
+                },
                 None => (
                     Vec::new(),
                     vec!["its memory cannot be told: fields of this NCCL are not known".to_owned()],

@@ -7,7 +7,7 @@ use nccl_library::{
     elf::RuntimeAddr,
     fields::{
         ArrayField, IntField, MissingField, channel_peer, comm, connect_map_mem, connector, proxy_connection,
-        recv_mem, recv_net_resources, send_mem, send_net_resources,
+        recv_mem, recv_net_resources, send_mem, send_net_resources, unsigned,
     },
     layouts::Layouts,
     nccl::Direction,
@@ -21,6 +21,8 @@ use crate::{
     proxy::NET,
 };
 
+/// `MAXCHANNELS`, src/include/device.h.
+const MAX_CHANNELS: u64 = 64;
 /// Bound of the peers of a process's channels that are looked at: 64 channels of 16,384 ranks.
 const MAX_PEERS: usize = 1 << 20;
 /// Number of peers that are read at once.
@@ -129,7 +131,7 @@ impl MemLayout {
         let mut parts: BTreeMap<(Transport, Purpose), Part> = BTreeMap::new();
         let mut add = |transport, purpose, bytes: Option<Bytes>| {
             let part = parts.entry((transport, purpose)).or_insert_with(|| Part::new(transport, purpose));
-            part.connections += 1;
+            part.connections += u64::from(transport != Transport::Work);
             match bytes {
                 Some(Bytes { gpu, host }) => {
                     part.gpu_bytes = part.gpu_bytes.saturating_add(gpu);
@@ -139,7 +141,7 @@ impl MemLayout {
             }
         };
         let mut remarks = Vec::new();
-        'channels: for channel in 0..u32::try_from(layout.channels.count).unwrap_or(0) {
+        'channels: for channel in 0..u32::try_from(layout.channels.count.min(MAX_CHANNELS)).unwrap_or(0) {
             for peers in self.peers(memory, layout, rank, channel)?.chunks(PEERS_AT_ONCE) {
                 seen.looked_at = seen.looked_at.saturating_add(peers.len());
                 if seen.looked_at > MAX_PEERS || seen.connectors.len() > MAX_CONNECTIONS {
@@ -169,12 +171,12 @@ impl MemLayout {
     }
 
     fn buffer_sizes(&self, memory: Memory<'_>, comm: u64) -> Result<[u64; 3], ReadError> {
-        let ArrayField { offset, elem_size, .. } = self.buffer_sizes;
+        let ArrayField { offset, count, elem_size } = self.buffer_sizes;
         let mut sizes = [0; 3];
-        for (size, number) in sizes.iter_mut().zip(0..) {
-            let at = RuntimeAddr(comm.saturating_add(offset + number * elem_size));
-            let bytes = memory.bytes(at, elem_size.min(8))?;
-            *size = nccl_library::fields::unsigned(&bytes).unwrap_or(0);
+        for (size, number) in sizes.iter_mut().zip(0..count) {
+            let at = comm.saturating_add(offset).saturating_add(elem_size.saturating_mul(number));
+            let bytes = memory.bytes(RuntimeAddr(at), elem_size.min(8))?;
+            *size = unsigned(&bytes).unwrap_or(0);
         }
         Ok(sizes)
     }
@@ -201,7 +203,8 @@ impl MemLayout {
         let mut connectors = Vec::new();
         for peer in peers {
             for (direction, ArrayField { offset, count, elem_size }) in self.ends {
-                let at = |index| peer.saturating_add(offset + index * elem_size);
+                let at =
+                    |index: u64| peer.saturating_add(offset).saturating_add(elem_size.saturating_mul(index));
                 connectors.extend((0..count.min(4)).map(|index| Connector {
                     direction,
                     at: at(index),
@@ -235,7 +238,7 @@ impl MemLayout {
             Transport::P2p => Some(self.direct(direction, sizes, way.reads)),
             Transport::Shm => Some(Bytes { host: self.end(direction, sizes, false), gpu: 0 }),
             Transport::Net => self.network(memory, direction, way.resources?, shared),
-            Transport::CollNet | Transport::Proxy | Transport::Work => None,
+            Transport::CollNet | Transport::Proxy | Transport::Unknown | Transport::Work => None,
         }
     }
 
@@ -247,14 +250,13 @@ impl MemLayout {
         if own == Some(0) {
             return (Transport::Proxy, None);
         }
-        let values = places::read(memory, connection, self.connection);
-        let Ok([transport, resources]) = values else { return (Transport::Proxy, None) };
+        let [transport, resources] = places::read(memory, connection, self.connection).unwrap_or_default();
         match transport {
             Some(P2P) => (Transport::P2p, resources),
             Some(SHM) => (Transport::Shm, resources),
             Some(NET) => (Transport::Net, resources),
             Some(COLLNET) => (Transport::CollNet, resources),
-            _ => (Transport::Proxy, None),
+            _ => (Transport::Unknown, None),
         }
     }
 
@@ -290,7 +292,7 @@ impl MemLayout {
         };
         let mut bytes = Bytes::default();
         for kind in 0..count.min(5) {
-            let at = resources.checked_add(offset + kind * elem_size)?;
+            let at = resources.checked_add(offset)?.checked_add(elem_size.checked_mul(kind)?)?;
             let [gpu, cpu, size] = places::read(memory, at, self.memory).ok()?;
             let (gpu, cpu, size) = (gpu?, cpu?, size?);
             let is_there = size > 0 && (gpu != 0 || cpu != 0);

@@ -20,6 +20,9 @@ pub fn render(report: &MemReport, width: usize) -> String {
         }
         line(&mut out, &headline(process), 0);
         table(&mut out, process);
+        if let Some(error) = process.error.as_ref().filter(|_| !process.communicators.is_empty()) {
+            line(&mut out, error, 2);
+        }
         let of_comm = |one: &CommunicatorMemory| -> Vec<String> {
             one.remarks.iter().map(|remark| format!("{}: {remark}", label(one))).collect()
         };
@@ -97,6 +100,7 @@ fn row(one: &CommunicatorMemory, part: &Part) -> [String; 6] {
         Transport::Net => ("NET", purpose(part.purpose)),
         Transport::CollNet => ("COLLNET", purpose(part.purpose)),
         Transport::Proxy => ("PXN", purpose(part.purpose)),
+        Transport::Unknown => ("?", purpose(part.purpose)),
         Transport::Work => ("-", "FIFO of work"),
     };
     let ends = if part.transport == Transport::Work { "-".to_owned() } else { part.connections.to_string() };

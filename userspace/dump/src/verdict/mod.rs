@@ -129,9 +129,6 @@ pub enum Kind {
     LinkDown,
 }
 
-/// Hint to take a dump with stacks.
-pub(super) const SEE_WHERE: &str = "see where it is: ncclflow dump --stacks";
-
 impl Kind {
     /// Returns the kind of a process that runs no code of its own now.
     fn of_halted(state: ProcessState) -> Option<Self> {
@@ -157,7 +154,7 @@ impl Kind {
             | Self::NoProgress
             | Self::GpuIdle
             | Self::Computing
-            | Self::OtherKernel => format!("{SEE_WHERE}{}", of(" -p ")),
+            | Self::OtherKernel => format!("see where it is: ncclflow dump --stacks{}", of(" -p ")),
             Self::OtherOperation => "compare what the ranks called last: ncclflow history --all".to_owned(),
             Self::Gone => "find out why it ended: the launcher's log, `dmesg -T` (out of memory, Xid)".to_owned(),
             Self::Left => "look into its log for the error before".to_owned(),

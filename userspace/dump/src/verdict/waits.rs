@@ -49,7 +49,7 @@ pub(super) fn of_rank(rank: &RankReport, dropped_receives: &BTreeSet<ChannelOp>)
 /// Returns the oldest collective, by channel, and on each channel the oldest point-to-point batch.
 /// Collectives are numbered in the order in which the rank's kernels run: a later one that stands still says
 /// nothing. Batches are numbered by channel.
-fn oldest(ops: &[OpReport]) -> Vec<(u32, Vec<&OpReport>)> {
+pub(super) fn oldest(ops: &[OpReport]) -> Vec<(u32, Vec<&OpReport>)> {
     let unfinished = || ops.iter().filter(|op| op.is_unfinished());
     let first_collective = unfinished().filter(|op| !op.p2p).map(|op| op.op_count).min();
     let mut first_batch: BTreeMap<u32, u64> = BTreeMap::new();

@@ -64,11 +64,20 @@ pub fn wrap(text: &str, width: usize) -> String {
     out
 }
 
+/// Splits a text into words; what stands in backticks is one word.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_quoted = false;
+    text.split(move |c| {
+        is_quoted ^= c == '`';
+        c == ' ' && !is_quoted
+    })
+}
+
 /// Writes `text`, indented, in lines of at most `width` columns. Lines after the first are indented by two
-/// more.
+/// more. What stands in backticks, as a command does, is not broken: it can be copied.
 pub fn write_wrapped(out: &mut dyn Write, text: &str, indent: usize, width: usize) -> fmt::Result {
     let mut column = 0;
-    for word in text.split(' ') {
+    for word in words(text) {
         let length = word.chars().count();
         if column > 0 && column + 1 + length > width {
             writeln!(out)?;
@@ -86,4 +95,16 @@ pub fn write_wrapped(out: &mut dyn Write, text: &str, indent: usize, width: usiz
         column += length;
     }
     writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_broken_between_words_and_not_within_a_command() {
+        assert_eq!(wrap("one two three four", 9), "one two\n  three\n  four\n");
+        let command = "see `ncclflow dump --stacks -p 4711` for more";
+        assert_eq!(wrap(command, 20), "see\n  `ncclflow dump --stacks -p 4711`\n  for more\n");
+    }
 }

@@ -411,7 +411,7 @@ fields! {
         RECV_MEM = "recvMem" since "2.19";
         /// Number of the network device, as the network plugin counts them.
         NET_DEV = "netDev" since "2.19";
-        /// Memory of the connection: a [`super::connect_map_mem`] of each kind.
+        /// A [`super::connect_map_mem`] of each kind.
         MEMORIES = "map.mems" since "2.19";
     }
 
@@ -455,7 +455,6 @@ fields! {
     Dump connect_map_mem = "connectMapMem" {
         GPU = "gpuPtr" since "2.19";
         CPU = "cpuPtr" since "2.19";
-        /// Bytes.
         SIZE = "size" since "2.19";
     }
 

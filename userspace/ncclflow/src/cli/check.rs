@@ -24,7 +24,7 @@ Examples:
 Says who holds the job back: a GPU that computes longer, a host that launches late, a stage, a link, or \
 nobody, and what shows it. Finds collectives that are not the same on all ranks, or in another order; \
 ranks that have not joined; sends without receives.
-Exit codes: 0 consistent; 3 findings; 1 error; 2 wrong usage.")]
+Exit codes: 0 consistent; 3 findings; 1 error, or nothing was recorded; 2 wrong usage.")]
 pub struct CheckArgs {
     /// Folders of recordings or windows
     ///

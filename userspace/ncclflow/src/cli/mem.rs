@@ -2,7 +2,7 @@
 
 use std::{io::Write as _, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 
 use super::{
@@ -12,13 +12,14 @@ use super::{
     quantities::{each, seconds},
     shared_args::{DebugArgs, LookedAtArgs},
     terminal,
-    whom::one_is_there,
+    whom::{by_reason, one_is_there},
     write_report,
 };
 use dump::{
     DumpOptions,
-    mem::{self, MemReport},
+    mem::{self, MemReport, ProcessMemory},
 };
+use flow::text::joined;
 use inspect::memory::ScanLimits;
 
 #[derive(Debug, Args)]
@@ -64,6 +65,16 @@ pub(super) fn run(args: &MemArgs) -> Result<Exit> {
     write_report(args.json, &Versioned::first(&report), |out| {
         Ok(write!(out, "{}", mem::render(&report, terminal::report_width()))?)
     })?;
-    let is_read = |process: &mem::ProcessMemory| !process.communicators.is_empty();
-    Ok(if report.processes.iter().any(is_read) { Exit::Done } else { Exit::Failed })
+    let is_told = |process: &ProcessMemory| process.communicators.iter().any(|one| !one.parts.is_empty());
+    if !report.processes.iter().any(is_told) {
+        bail!("nothing can be told: {}", joined(by_reason(report.processes.iter().map(reason)), "; "));
+    }
+    Ok(Exit::Done)
+}
+
+/// Returns why nothing is told of a process.
+fn reason(process: &ProcessMemory) -> (u32, String) {
+    let remark = || process.communicators.iter().find_map(|one| one.remarks.first().cloned());
+    let why = process.error.clone().or_else(remark);
+    (process.pid, why.unwrap_or_else(|| "it has no communicator".to_owned()))
 }

@@ -4,6 +4,7 @@ use std::{fmt::Write as _, io::Write as _, path::PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use serde_json::Value;
 
 use super::{
     Versioned,
@@ -30,7 +31,7 @@ use trace::kernel::probe::{ProbeSet, add_api_returns, compile};
 #[command(after_help = "\
 Examples:
   ncclflow symbols /usr/lib/x86_64-linux-gnu/libnccl.so.2
-  ncclflow symbols -p 4242 --json | jq .symbol_source
+  ncclflow symbols -p 4242 --json | jq .symbolSource
   ncclflow symbols --debug-dir ~/wheels/nvidia stripped/libnccl.so.2
 
 Exit codes: 0 done; 1 a library cannot be traced, or not be shown; 2 wrong usage.")]
@@ -96,12 +97,58 @@ fn show(library: &MappedLibrary, debug_files: &DebugFiles, json: bool) -> Result
     }
     let mut out = terminal::out();
     if json {
-        write_json_line(&mut out, &Versioned::first(&resolution))?;
+        let mut document = serde_json::to_value(&resolution)?;
+        in_camel_case(&mut document);
+        write_json_line(&mut out, &Versioned { schema: Some(SCHEMA), ..Versioned::of(&document) })?;
     } else {
         writeln!(out, "{}", library.shown())?;
         write!(out, "{}{}", render(&resolution, &nccl_request_with_api()), levels(&resolution))?;
     }
     Ok(resolution.missing_required().next().is_none())
+}
+
+/// Version of the form of the JSON.
+const SCHEMA: u32 = 2;
+
+/// Keys of what is resolved, as kept layouts have them. All others are names of functions, structs and variables, or one
+/// word.
+const KEYS: [&str; 16] = [
+    "build_id",
+    "nccl_version",
+    "cuda_version",
+    "symbol_source",
+    "debug_file",
+    "layouts_from",
+    "symmetric_kernels",
+    "elem_size",
+    "found_by",
+    "file_offset",
+    "uprobe_offset",
+    "params_from",
+    "type_name",
+    "from_reclaim",
+    "entry_stack",
+    "sp_offset",
+];
+
+/// Renames these keys as all `--json` has them: `buildId`.
+fn in_camel_case(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for key in KEYS {
+                if let Some(value) = map.remove(key) {
+                    let mut words = key.split('_');
+                    let first = words.next().unwrap_or_default().to_owned();
+                    let camel =
+                        words.fold(first, |name, word| name + &word[..1].to_ascii_uppercase() + &word[1..]);
+                    map.insert(camel, value);
+                }
+            }
+            map.values_mut().for_each(in_camel_case);
+        }
+        Value::Array(values) => values.iter_mut().for_each(in_camel_case),
+        _ => {}
+    }
 }
 
 /// Describes what `record` can do with the library, by level.
@@ -124,4 +171,25 @@ fn levels(resolution: &Resolution) -> String {
         text.push_str("  api: calls are recorded by the arguments of the exported functions; of communicators only their addresses are known\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_in_camel_case_and_names_stay() {
+        let mut document = json!({
+            "build_id": "ab",
+            "functions": { "nccl_file_open": [{ "file_offset": 1, "params": [{ "entry_stack": { "sp_offset": 8 } }] }] },
+        });
+        in_camel_case(&mut document);
+        let expected = json!({
+            "buildId": "ab",
+            "functions": { "nccl_file_open": [{ "fileOffset": 1, "params": [{ "entryStack": { "spOffset": 8 } }] }] },
+        });
+        assert_eq!(document, expected);
+    }
 }
