@@ -24,7 +24,7 @@ const READY: f64 = 0.9;
 /// Part of the time, and seconds. A thread that was ready at every reading over so many seconds and ran for
 /// less got no processor.
 const STARVED: f64 = 0.01;
-const LEAST_SECONDS: f64 = 0.8;
+const LEAST_SECONDS: f64 = 0.7;
 /// Bytes a second from which on input and output are progress; a log line and a heartbeat are less.
 const READS: f64 = 65_536.0;
 

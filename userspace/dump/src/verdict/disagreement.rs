@@ -164,6 +164,14 @@ fn are_at_the_same_op(
     if let [Some(ours), Some(theirs)] = last {
         return ours == theirs;
     }
+    // A rank with an older one in flight has not begun this one: its proxy gets to it later.
+    let newest = last.into_iter().flatten().max();
+    let is_behind = |rank: &RankReport| {
+        collectives(rank).any(|op| op.is_unfinished() && newest.is_some_and(|newest| op.op_count < newest))
+    };
+    if is_behind(rank) || is_behind(peer) {
+        return false;
+    }
     // One end or both are through with all ops, the other one is in the last.
     let launched = rank.counters.launched();
     [sending, receiving].iter().zip(last).all(|(ops, begun)| ops.len() == usize::from(begun.is_some()))

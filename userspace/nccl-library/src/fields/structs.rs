@@ -147,7 +147,7 @@ fields! {
     Both connector = "ncclConnector", lost "the transport to a peer, and whether it has a proxy" {
         CONNECTED = "connected";
         /// Bits: 2, the receiver's GPU reads the sender's memory (`NCCL_P2P_READ`).
-        FLAGS = "conn.flags" since "2.19";
+        FLAGS = "conn.flags" since "2.17";
         /// Pointer into the transport: see [`transport`].
         TRANSPORT_COMM = "transportComm";
         /// Pointer to the `ncclProxyConnection`, in the process whose proxy serves the connection.

@@ -1,7 +1,10 @@
 //! Ranks that launched different collectives.
 
 use super::made::{check, connected, rank, waiting};
-use crate::verdict::{State, judge};
+use crate::{
+    RankReport,
+    verdict::{State, judge},
+};
 use nccl_library::nccl::Direction;
 
 #[test]
@@ -11,6 +14,27 @@ fn a_different_order_is_told() {
     let verdict = judge(&ranks, &[]);
     let told = "the order differs: op 4 is AllReduce on ranks 0, 2, 3, Broadcast on rank 1";
     check(&verdict, State::Stuck, &[1], &[0, 2, 3], told);
+}
+
+/// Rank 1 has launched op 4, which its proxy has not begun: it is in the receive of op 3 still.
+#[test]
+fn steps_of_a_rank_that_is_in_an_older_op_are_not_compared() {
+    let older = |mut rank: RankReport, count| {
+        rank.proxy.ops.retain(|op| op.direction == Direction::Recv);
+        rank.proxy.ops.iter_mut().for_each(|op| op.op_count = count);
+        rank
+    };
+    let ranks = |count| {
+        let first = connected(older(waiting(1), count), 124, 100);
+        let [zero, two, three] = [0, 2, 3].map(|number| connected(waiting(number), 124, 124));
+        [zero, first, two, three]
+    };
+    let says = |count| {
+        let verdict = judge(&ranks(count), &[]);
+        verdict.evidence.iter().any(|sentence| sentence.contains("earlier collectives differ"))
+    };
+    assert!(!says(3));
+    assert!(says(4), "it is through with the send of op 4, and has sent less");
 }
 
 #[test]
