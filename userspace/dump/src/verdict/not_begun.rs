@@ -77,11 +77,13 @@ mod tests {
         },
     };
 
-    /// A rank of a ring, none of whose steps was filled or came in.
+    /// A rank of a ring, none of whose steps was filled or came in, with another operation behind it.
     fn before(number: u32) -> RankReport {
-        let ops =
-            vec![op(Direction::Recv, (number + N - 1) % N, 4), op(Direction::Send, (number + 1) % N, 4)];
-        rank(number, 5, ops)
+        let of = |count, begun| {
+            let both = [(Direction::Recv, (number + N - 1) % N), (Direction::Send, (number + 1) % N)];
+            both.map(|(direction, peer)| OpReport { begun, ..op(direction, peer, count) })
+        };
+        rank(number, 6, [of(4, true), of(5, false)].concat())
     }
 
     #[test]
