@@ -144,8 +144,8 @@ impl ConnectionLayout {
     }
 }
 
-/// Reads `channel->peers[rank]` for all ranks.
-fn peer_structs(
+/// Reads `channel->peers[rank]` for all ranks; none of a channel that is not set up.
+pub(super) fn peer_structs(
     memory: Memory<'_>,
     layout: &CommLayout,
     comm: &RankReport,
@@ -153,5 +153,8 @@ fn peer_structs(
 ) -> Result<Vec<u64>, ReadError> {
     let Some(channel) = layout.channel(comm.address, channel) else { return Ok(Vec::new()) };
     let array = memory.word(RuntimeAddr(channel.saturating_add(layout.peers.offset())))?;
+    if array == 0 {
+        return Ok(Vec::new());
+    }
     memory.words(RuntimeAddr(array), u64::from(comm.n_ranks))
 }

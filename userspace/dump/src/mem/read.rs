@@ -17,6 +17,7 @@ use super::{Part, Purpose, Transport};
 use crate::{
     RankReport,
     comm_layout::CommLayout,
+    connections::peer_structs,
     places::{self, Places, Wanted},
     proxy::NET,
 };
@@ -99,22 +100,6 @@ struct Bytes {
     host: u64,
 }
 
-/// Returns the addresses of the `ncclChannelPeer`s of a channel.
-fn peers_of(
-    memory: Memory<'_>,
-    layout: &CommLayout,
-    rank: &RankReport,
-    channel: u32,
-) -> Result<Vec<u64>, ReadError> {
-    let Some(channel) = layout.channel(rank.address, channel) else { return Ok(Vec::new()) };
-    let array = memory.word(RuntimeAddr(channel.saturating_add(layout.peers.offset())))?;
-    if array == 0 {
-        return Ok(Vec::new());
-    }
-    let peers = memory.words(RuntimeAddr(array), u64::from(rank.n_ranks))?;
-    Ok(peers.into_iter().filter(|peer| *peer != 0).collect())
-}
-
 impl MemLayout {
     pub(crate) fn new(layouts: &Layouts) -> Result<Self, MissingField> {
         let memories =
@@ -158,7 +143,7 @@ impl MemLayout {
         };
         let mut remarks = Vec::new();
         'channels: for channel in 0..u32::try_from(layout.channels.count.min(MAX_CHANNELS)).unwrap_or(0) {
-            for peers in peers_of(memory, layout, rank, channel)?.chunks(PEERS_AT_ONCE) {
+            for peers in peer_structs(memory, layout, rank, channel)?.chunks(PEERS_AT_ONCE) {
                 seen.looked_at = seen.looked_at.saturating_add(peers.len());
                 if seen.looked_at > MAX_PEERS || seen.connectors.len() > MAX_CONNECTIONS {
                     remarks.push("it has more connections than are looked at".to_owned());
@@ -200,7 +185,7 @@ impl MemLayout {
     /// Returns the connectors of these peers that are connected, each with its way.
     fn connected(&self, memory: Memory<'_>, peers: &[u64]) -> Result<Vec<(Connector, Way)>, ReadError> {
         let mut connectors = Vec::new();
-        for peer in peers {
+        for peer in peers.iter().filter(|peer| **peer != 0) {
             for (direction, ArrayField { offset, count, elem_size }) in self.ends {
                 let at =
                     |index: u64| peer.saturating_add(offset).saturating_add(elem_size.saturating_mul(index));

@@ -34,8 +34,7 @@ pub fn render(report: &MemReport, width: usize) -> String {
         line(&mut out, &format!("what the driver says is not known: {why}"), 0);
     }
     if report.denied > 0 {
-        let count = report.denied;
-        line(&mut out, &format!("cannot inspect {count} process{}", if count == 1 { "" } else { "es" }), 0);
+        line(&mut out, &format!("cannot inspect {}", counted(report.denied, "process")), 0);
     }
     out
 }
