@@ -1,18 +1,17 @@
 //! Progress of a process outside NCCL, between the readings: processor time of the threads that run the
 //! program, input and output, and the places where its first thread sleeps.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use serde::{Deserialize, Serialize};
 
 use inspect::process::{Process, printable, read_text, run_times, stat_field, status_field};
 
-/// Maximum number of threads that are looked at.
-pub(crate) const MAX_THREADS: usize = 512;
-/// Prefix of the names of PyTorch's threads for the backward pass (torch/csrc/autograd/engine.cpp).
-pub(crate) const BACKWARD: &str = "pt_autograd_";
-/// Prefix of the names of NCCL's threads that move ops in flight. They poll while there are any.
-pub(crate) const PROXY: &str = "NCCL Progress";
+use crate::thread_roles::{Launching, MAX_THREADS};
+
 /// Part of the time. A thread that ran, or waited for a processor, for so long computes. One that wakes up to
 /// look for something does not.
 const RUNS: f64 = 0.3;
@@ -25,6 +24,9 @@ const READY: f64 = 0.9;
 /// less got no processor.
 const STARVED: f64 = 0.01;
 const LEAST_SECONDS: f64 = 0.7;
+/// Clock ticks (of 10 ms) by which the processor time of a process that did not run can seem to grow: the
+/// kernel rounds the time in programs and that in itself.
+const ROUNDING: u64 = 1;
 /// Bytes a second from which on input and output are progress; a log line and a heartbeat are less.
 const READS: f64 = 65_536.0;
 
@@ -46,7 +48,7 @@ pub struct Activity {
     /// The first thread slept in other places at some readings.
     pub is_elsewhere: bool,
     /// The first thread, one of PyTorch's for the backward pass, or one of NCCL's that moves ops was ready to
-    /// run at all readings, and got no processor.
+    /// run at all readings, and got no processor; or any thread was, and none of the process ran.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_starved: bool,
     /// Kernel function in which the first thread was at all readings, asleep so that no signal wakes it
@@ -89,8 +91,10 @@ pub(super) struct Sample {
     at: Instant,
     /// Nanoseconds on a processor, and waiting for one, by thread that runs the program.
     cpu: Vec<(u32, [u64; 2])>,
-    /// Threads that are ready to run, with their nanoseconds on a processor.
-    ready: Vec<(u32, u64)>,
+    /// Threads that are ready to run.
+    ready: Vec<Ready>,
+    /// Clock ticks for which all threads ran.
+    ticks: Option<u64>,
     /// Kernel function of the first thread, while no signal can wake it.
     uninterruptible_in: Option<String>,
     io: Option<u64>,
@@ -100,24 +104,37 @@ pub(super) struct Sample {
     place: Option<String>,
 }
 
+/// A thread that is ready to run.
+#[derive(Clone, Copy, Debug)]
+struct Ready {
+    tid: u32,
+    /// Nanoseconds on a processor.
+    ran: u64,
+    /// NCCL's work waits for it: it may launch, or moves ops.
+    is_needed: bool,
+}
+
 impl Sample {
-    pub(super) fn take(process: &Process) -> Self {
+    /// Looks at a process. `proxies`: its threads that move ops in flight.
+    pub(super) fn take(process: &Process, proxies: &BTreeSet<u32>) -> Self {
         let folder = process.proc_path();
         let first = process.pid();
         let of_task = |tid: u32, file: &str| read_text(process.task_path(tid).join(file));
         let (mut cpu, mut ready) = (Vec::new(), Vec::new());
+        let mut launching = Launching::default();
         for tid in process.thread_ids().take(MAX_THREADS) {
-            let name = of_task(tid, "comm").unwrap_or_default();
-            let is_program = tid == first || name.starts_with(BACKWARD);
-            let times = || run_times(&of_task(tid, "schedstat").ok()?);
-            if (is_program || name.starts_with(PROXY))
-                && let Some(times) = times()
+            let Ok(stat) = of_task(tid, "stat") else { continue };
+            let is_program = launching.has(tid == first, name_of(&stat).unwrap_or_default());
+            let is_ready = state_of(&stat) == Some("R");
+            if (is_program || is_ready)
+                && let Some(times) = of_task(tid, "schedstat").ok().and_then(|text| run_times(&text))
             {
                 cpu.extend(is_program.then_some((tid, times)));
-                let is_ready = of_task(tid, "stat").is_ok_and(|stat| state_of(&stat) == Some("R"));
-                ready.extend(is_ready.then_some((tid, times[0])));
+                let is_needed = is_program || proxies.contains(&tid);
+                ready.extend(is_ready.then_some(Ready { tid, ran: times[0], is_needed }));
             }
         }
+        let ticks = read_text(folder.join("stat")).ok().and_then(|stat| ticks_of(&stat));
         let is_asleep = of_task(first, "stat").is_ok_and(|stat| state_of(&stat) == Some("D"));
         let wchan = || of_task(first, "wchan").ok().filter(|name| !name.is_empty() && name != "0");
         let uninterruptible_in =
@@ -137,13 +154,25 @@ impl Sample {
             let last = words.len().saturating_sub(2);
             format!("{} {}", words.first().unwrap_or(&""), words.get(last..).unwrap_or_default().join(" "))
         });
-        Self { at: Instant::now(), cpu, ready, uninterruptible_in, io, sleeps, place }
+        Self { at: Instant::now(), cpu, ready, ticks, uninterruptible_in, io, sleeps, place }
     }
 }
 
 /// Returns the state of a thread in its `stat`.
 fn state_of(stat: &str) -> Option<&str> {
     stat_field(stat, 3)
+}
+
+/// Returns the name of a thread in its `stat`.
+fn name_of(stat: &str) -> Option<&str> {
+    let (rest, _) = stat.rsplit_once(')')?;
+    rest.split_once('(').map(|(_, name)| name)
+}
+
+/// Returns the clock ticks in a process's `stat`: of all its threads, in programs and in the kernel.
+fn ticks_of(stat: &str) -> Option<u64> {
+    let field = |number| stat_field(stat, number)?.parse::<u64>().ok();
+    field(14)?.checked_add(field(15)?)
 }
 
 /// Returns the activity of a process over some samples; `None` if there are fewer than two.
@@ -163,14 +192,19 @@ pub(super) fn over(samples: &[Sample]) -> Option<Activity> {
     };
     let is_known = !first.cpu.is_empty() && !last.cpu.is_empty();
     let seconds = last.at.duration_since(first.at).as_secs_f64();
-    let is_starved = |(tid, before): &(u32, u64)| {
-        let mut of_thread = samples.iter().map(|sample| sample.ready.iter().find(|(known, _)| known == tid));
-        let ran = of_thread.all(|found| {
-            found.is_some_and(|(_, after)| {
-                Duration::from_nanos(after.saturating_sub(*before)).as_secs_f64() < STARVED * seconds
+    let none_ran =
+        first.ticks.zip(last.ticks).is_some_and(|(before, after)| after.saturating_sub(before) <= ROUNDING);
+    let is_starved = |candidate: &Ready| {
+        let of_thread =
+            |sample: &Sample| sample.ready.iter().find(|ready| ready.tid == candidate.tid).copied();
+        let mut looks = samples.iter().map(of_thread);
+        let got_none = looks.all(|ready| {
+            ready.is_some_and(|ready| {
+                let ran = Duration::from_nanos(ready.ran.saturating_sub(candidate.ran));
+                ran.as_secs_f64() < STARVED * seconds
             })
         });
-        ran && seconds >= LEAST_SECONDS
+        (candidate.is_needed || none_ran) && got_none && seconds >= LEAST_SECONDS
     };
     let asleep_in = |sample: &Sample| sample.uninterruptible_in.clone();
     let mut places = samples.iter().filter_map(|sample| sample.place.as_ref());
@@ -204,9 +238,9 @@ mod tests {
         thread::sleep(Duration::from_millis(300));
         let mut activity = Activity::default();
         for _ in 0..20 {
-            let first = Sample::take(&process);
+            let first = Sample::take(&process, &BTreeSet::new());
             thread::sleep(Duration::from_millis(300));
-            activity = over(&[first, Sample::take(&process)]).unwrap();
+            activity = over(&[first, Sample::take(&process, &BTreeSet::new())]).unwrap();
             if is_it(&activity) {
                 break;
             }
@@ -264,7 +298,8 @@ mod tests {
         let sample = |milliseconds: u64, ran: u64, ready: bool, place: Option<&str>| Sample {
             at: begun + Duration::from_millis(milliseconds),
             cpu: vec![(7, [ran, 0])],
-            ready: ready.then_some((7, ran)).into_iter().collect(),
+            ready: ready.then_some(Ready { tid: 7, ran, is_needed: true }).into_iter().collect(),
+            ticks: None,
             uninterruptible_in: place.map(str::to_owned),
             io: None,
             sleeps: None,
@@ -281,6 +316,13 @@ mod tests {
         let slept = [sample(0, 5, true, None), sample(500, 5, false, None), sample(1000, 5, true, None)];
         assert!(!starved(&slept));
         assert!(!starved(&[sample(0, 5, true, None), sample(500, 5, true, None)]));
+        // A thread that nothing is known of counts where none of the process ran.
+        let other = |ticks: u64| {
+            let ready = |at: u64| vec![Ready { tid: 9, ran: at, is_needed: false }];
+            let begin = Sample { ready: ready(0), ticks: Some(40), ..sample(0, 5, false, None) };
+            starved(&[begin, Sample { ready: ready(1), ticks: Some(ticks), ..sample(1000, 5, false, None) }])
+        };
+        assert!(other(40) && other(41) && !other(42));
         let asleep_in = |places: [Option<&str>; 2]| {
             let samples = [sample(0, 5, false, places[0]), sample(1000, 5, false, places[1])];
             over(&samples).unwrap().uninterruptible_in
@@ -290,6 +332,8 @@ mod tests {
         assert_eq!(asleep_in([nfs, Some("folio_wait_bit")]), None);
         assert_eq!(asleep_in([None, nfs]), None);
         assert_eq!(state_of("7 (a) R b) D 1 7"), Some("D"));
+        assert_eq!(name_of("7 (a) R b) D 1 7"), Some("a) R b"));
+        assert_eq!(ticks_of("7 (a) R 4 5 6 7 8 9 10 11 12 13 14 15 16"), Some(29));
     }
 
     #[test]

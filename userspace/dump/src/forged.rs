@@ -1,6 +1,6 @@
 //! A dump of memory that somebody has made up, for fuzzing.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use nccl_library::{layouts::Layouts, nccl::NcclVersion};
 
@@ -29,7 +29,7 @@ pub fn dump_of_forged_memory(
     let mut target = Target::new(process, ProcessReport::default());
     target.add(found, scan, &layout);
     let readings = (0..2).map(|_| {
-        let ranks = target.read_in(&space)?;
+        let ranks = target.read_in(&space, &mut BTreeSet::new())?;
         Ok(motion::Reading { at: std::time::Instant::now(), ranks })
     });
     let mut ranks = motion::over(readings.collect::<Result<Vec<_>, ReadError>>()?);

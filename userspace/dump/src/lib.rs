@@ -39,6 +39,7 @@ mod set_up;
 mod store_wait;
 mod tcp;
 mod text;
+mod thread_roles;
 mod torch_notes;
 mod unanswered;
 mod verdict;

@@ -31,6 +31,7 @@ use super::{
     proxy::{self, ProxyList, ProxyOp},
     python::{self, Runtimes},
     store_wait::{self, StoreWait},
+    thread_roles,
 };
 use flow::identity::Largest;
 
@@ -45,6 +46,8 @@ pub(super) struct Target {
     pub(super) started: Option<u64>,
     /// Samples, one for each reading.
     pub(super) samples: Vec<Sample>,
+    /// Threads that move ops in flight; `None` before the first reading.
+    pub(super) proxies: Option<BTreeSet<u32>>,
 }
 
 #[derive(Debug)]
@@ -77,6 +80,7 @@ impl Target {
             inodes: BTreeSet::new(),
             started: None,
             samples: Vec::new(),
+            proxies: None,
         }
     }
 
@@ -291,15 +295,22 @@ impl Target {
     /// Reads all communicators once. Those that ended since they were found are left out.
     pub(super) fn read(&mut self) -> Vec<RankReport> {
         self.report.state = ProcessState::read(&self.process);
-        self.samples.push(Sample::take(&self.process));
-        let ranks = AddressSpace::read(&self.process).and_then(|space| self.read_in(&space));
+        let mut handles = BTreeSet::new();
+        let ranks = AddressSpace::read(&self.process).and_then(|space| self.read_in(&space, &mut handles));
+        let proxies = self.proxies.get_or_insert_with(|| thread_roles::of_handles(&self.process, &handles));
+        self.samples.push(Sample::take(&self.process, proxies));
         ranks.unwrap_or_else(|error| {
             self.report.error = Some(error.to_string());
             Vec::new()
         })
     }
 
-    pub(super) fn read_in(&self, space: &AddressSpace) -> Result<Vec<RankReport>, ReadError> {
+    /// Reads all communicators once, and adds the handles of their threads that move ops.
+    pub(super) fn read_in(
+        &self,
+        space: &AddressSpace,
+        handles: &mut BTreeSet<u64>,
+    ) -> Result<Vec<RankReport>, ReadError> {
         let memory = Memory::new(&self.process);
         let mut comms = Vec::new();
         for found in &self.found {
@@ -315,6 +326,7 @@ impl Target {
                 entry.insert(proxy::read(memory, &found.layout.proxy, comm.proxy_state)?);
             }
         }
+        handles.extend(proxies.values().filter_map(|list| list.thread));
         let mut ranks = Vec::new();
         for (found, comm) in &comms {
             let users =

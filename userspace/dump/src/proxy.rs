@@ -72,6 +72,8 @@ pub(super) struct ProxyLayout {
     /// Pointer to the first of the ops in flight, 0 if there is none.
     pub(super) active: IntField,
     pub(super) async_result: Option<IntField>,
+    /// `pthread_t` of the thread that moves the ops, 0 as long as there is none.
+    pub(super) thread: Option<IntField>,
     args_size: u64,
     subs: ArrayField,
     links: Places<5>,
@@ -95,6 +97,7 @@ impl ProxyLayout {
         Ok(Self {
             active: proxy_state::ACTIVE.int(layouts)?,
             async_result: proxy_state::ASYNC_RESULT.find_int(layouts),
+            thread: proxy_state::THREAD.find_int(layouts),
             args_size: args::STRUCT.size(layouts)?,
             subs: args::SUBS.array(layouts)?,
             links: places::find(LINKS, layouts)?,
@@ -202,6 +205,8 @@ pub(super) struct ProxyList {
     pub(super) state: ProxyListState,
     pub(super) ops: Vec<ProxyOp>,
     pub(super) async_result: Option<u64>,
+    /// `pthread_t` of its thread.
+    pub(super) thread: Option<u64>,
 }
 
 /// Reads the list of the proxy at `proxy`, again if it changes meanwhile.
@@ -213,10 +218,11 @@ pub(super) fn read(memory: Memory<'_>, layout: &ProxyLayout, proxy: u64) -> Resu
     if proxy == 0 {
         return Ok(list);
     }
-    list.async_result = match places::read(memory, proxy, [layout.async_result]) {
-        Ok([result]) => result,
+    [list.async_result, list.thread] = match places::read(memory, proxy, [layout.async_result, layout.thread])
+    {
+        Ok(read) => read,
         Err(error) if error.is_final() => return Err(error),
-        Err(_) => None,
+        Err(_) => [None; 2],
     };
     for _ in 0..ATTEMPTS {
         (list.state, list.ops) = match walk(memory, layout, proxy) {

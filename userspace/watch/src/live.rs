@@ -110,7 +110,7 @@ impl Processes {
                 (with_steps && book.stands(comm, STEPS_AFTER, now)).then_some(())
             });
             let is_due = is_live && !ranks.is_empty() && now >= live.processor_due;
-            let processor = is_due.then(|| live.processor.look(live.watched.process())).flatten();
+            let processor = is_due.then(|| live.watched.processor(&mut live.processor)).flatten();
             if is_due {
                 live.processor_due = now + PROCESSOR_EVERY;
             }

@@ -28,6 +28,7 @@ fn layout() -> ProxyLayout {
     ProxyLayout {
         active: word(0),
         async_result: None,
+        thread: None,
         args_size: 8 * ARGS as u64,
         subs: ArrayField { offset: 0, count: 1, elem_size: 128 },
         links: words([NEXT, NEXT_PEER, OP_COUNT, STATE, N_SUBS]),

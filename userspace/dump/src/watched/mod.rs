@@ -28,6 +28,7 @@ use super::{
     DumpOptions, Owner, ProcessReport, ProxyListState, ProxyReport, RankReport, copies,
     libraries::{Layout, Libraries},
     own_list::base_of,
+    places,
     process::Target,
     proxy,
 };
@@ -208,6 +209,16 @@ impl WatchedProcess {
         });
         let communicators = communicators.collect();
         Ok(ProcessCounts { communicators, is_outdated })
+    }
+
+    /// Looks at the processor time of the process's threads. `None` at the first look.
+    pub fn processor(&self, watch: &mut ProcessorWatch) -> Option<Growth> {
+        let memory = Memory::new(&self.process);
+        let handle = |communicator: &WatchedCommunicator| {
+            places::read_one(memory, communicator.proxy_state, communicator.layout.proxy.thread)
+        };
+        let is_there = |communicator: &&WatchedCommunicator| communicator.proxy_state != 0;
+        watch.look(&self.process, || self.communicators.iter().filter(is_there).filter_map(handle).collect())
     }
 
     /// Returns a mark of the ops in flight of a communicator's proxy: another mark, if a step was made.

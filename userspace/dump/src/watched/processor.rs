@@ -2,13 +2,13 @@
 //! and of NCCL's that move ops.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
 use inspect::process::{Process, ThrottleWatch, Throttled, read_text, run_times};
 
-use crate::activity::{BACKWARD, MAX_THREADS, PROXY};
+use crate::thread_roles::{self, Launching, MAX_THREADS};
 
 /// Looks after which names of threads are read again: they can be set at any time.
 const AGAIN_EVERY: u32 = 4;
@@ -37,15 +37,28 @@ pub struct ProcessorWatch {
     looks: u32,
     at: Option<Instant>,
     roles: BTreeMap<u32, Role>,
+    launching: Launching,
+    /// Handles of the threads that move ops, and the threads.
+    proxies: (BTreeSet<u64>, BTreeSet<u32>),
     times: BTreeMap<u32, [u64; 2]>,
     throttled: ThrottleWatch,
 }
 
 impl ProcessorWatch {
-    /// Looks at a process. `None` at the first look.
-    pub fn look(&mut self, process: &Process) -> Option<Growth> {
+    /// Looks at a process. `handles` returns those of its threads that move ops. `None` at the first look.
+    pub(super) fn look(
+        &mut self,
+        process: &Process,
+        handles: impl FnOnce() -> BTreeSet<u64>,
+    ) -> Option<Growth> {
         if self.looks.is_multiple_of(AGAIN_EVERY) {
             self.roles.clear();
+            self.launching = Launching::default();
+            let handles = handles();
+            if handles != self.proxies.0 {
+                let threads = thread_roles::of_handles(process, &handles);
+                self.proxies = (handles, threads);
+            }
         }
         self.looks = self.looks.wrapping_add(1);
         let now = Instant::now();
@@ -53,10 +66,15 @@ impl ProcessorWatch {
         let mut times = BTreeMap::new();
         for tid in process.thread_ids().take(MAX_THREADS) {
             let read = |file: &str| read_text(process.task_path(tid).join(file)).ok();
-            let role = *self
-                .roles
-                .entry(tid)
-                .or_insert_with(|| Role::of(tid == process.pid(), &read("comm").unwrap_or_default()));
+            let (launching, proxies) = (&mut self.launching, &self.proxies.1);
+            let role = *self.roles.entry(tid).or_insert_with(|| {
+                let name = read("comm").unwrap_or_default();
+                match launching.has(tid == process.pid(), name.trim_end()) {
+                    _ if proxies.contains(&tid) => Role::Proxy,
+                    true => Role::Launching,
+                    false => Role::Other,
+                }
+            });
             let at = match role {
                 Role::Launching => 0,
                 Role::Proxy => 1,
@@ -89,43 +107,24 @@ impl ProcessorWatch {
     }
 }
 
-impl Role {
-    fn of(is_first: bool, name: &str) -> Self {
-        match name {
-            _ if is_first => Self::Launching,
-            name if name.starts_with(BACKWARD) => Self::Launching,
-            name if name.starts_with(PROXY) => Self::Proxy,
-            _ => Self::Other,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::thread;
 
     use super::*;
+    use crate::thread_roles::tests::beside_a_thread;
 
-    /// This process: its first thread waits for the test, and a thread with the name of NCCL's runs.
+    /// This process: its first thread waits for the test, and a thread of it runs.
     #[test]
     fn a_thread_of_nccl_s_that_runs_is_told_from_the_first_thread_that_sleeps() {
-        let own = Process::open(std::process::id()).unwrap();
-        let (done, ends) = std::sync::mpsc::channel::<()>();
-        let thread = thread::Builder::new().name("NCCL Progress 1".to_owned()).spawn(move || {
-            while ends.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
-                std::hint::spin_loop();
-            }
+        beside_a_thread(std::hint::spin_loop, |own, handle, _| {
+            let mut watch = ProcessorWatch::default();
+            assert_eq!(watch.look(own, || BTreeSet::from([handle])), None, "the first look");
+            thread::sleep(Duration::from_millis(300));
+            let growth = watch.look(own, BTreeSet::new).unwrap();
+            let asked = |of: Option<[Duration; 2]>| of.map(|[ran, waited]| ran + waited).unwrap();
+            assert!(asked(growth.proxy) > growth.period / 2, "{growth:?}");
+            assert!(asked(growth.launching) < growth.period / 2, "{growth:?}");
         });
-        // Until the thread has given itself its name.
-        thread::sleep(Duration::from_millis(50));
-        let mut watch = ProcessorWatch::default();
-        assert_eq!(watch.look(&own), None, "the first look");
-        thread::sleep(Duration::from_millis(300));
-        let growth = watch.look(&own).unwrap();
-        let asked = |of: Option<[Duration; 2]>| of.map(|[ran, waited]| ran + waited).unwrap();
-        assert!(asked(growth.proxy) > growth.period / 2, "{growth:?}");
-        assert!(asked(growth.launching) < growth.period / 2, "{growth:?}");
-        drop(done);
-        thread.unwrap().join().unwrap();
     }
 }

@@ -159,6 +159,9 @@ impl Process {
 
     /// Returns the number that the process sees of one of its threads; it differs from `tid` in a container.
     pub fn own_thread_id(&self, tid: u32) -> Option<u32> {
+        if self.namespace_pids.len() == 1 {
+            return Some(tid);
+        }
         let status = read_text(self.task_path(tid).join("status")).ok()?;
         status_field(&status, "NSpid")?.split_whitespace().last()?.parse().ok()
     }

@@ -45,7 +45,6 @@ fields! {
         END_MAGIC = "endMagic" since "2.21";
         /// First communicator of the process; its own points to itself.
         INTRA_COMM_0 = "intraComm0";
-        /// Next communicator of the process.
         INTRA_NEXT = "intraNext";
         /// Hash that is the same on all ranks of a communicator.
         HASH = "commHash" since "2.18";
@@ -282,7 +281,6 @@ fields! {
         /// `ncclPattern_t`.
         PATTERN = "pattern";
         PROTOCOL = "protocol";
-        /// `ncclFunc_t`.
         COLL = "coll" since "2.20";
         /// `ncclFunc_t` of the API's call.
         COLL_API = "collAPI" since "2.28";
@@ -309,6 +307,8 @@ fields! {
     Both proxy_state = "ncclProxyState", lost "the ops in flight" {
         /// The first `ncclProxyArgs` in flight.
         ACTIVE = "progressState.active";
+        /// `pthread_t` of the thread that works on them; from 2.28 on in a `std::thread`.
+        THREAD = "progressState.thread";
         /// `ncclResult_t`.
         ASYNC_RESULT = "asyncResult" since "2.19";
     }
