@@ -30,6 +30,16 @@ pub fn copy(library: &Path, folder: &Path, options: &[&str]) -> Result<PathBuf> 
     );
 }
 
+/// Runs `objcopy` with these options on a library, and makes `copy`.
+pub fn by_objcopy(library: &Path, copy: &Path, options: &[&str]) -> Result<()> {
+    let run = Command::new("objcopy").args(options).arg(library).arg(copy).output();
+    let run = run.context("running objcopy (Debian: binutils)")?;
+    if !run.status.success() {
+        bail!("`objcopy {}`: {}", options.join(" "), String::from_utf8_lossy(&run.stderr));
+    }
+    Ok(())
+}
+
 /// Makes `folder/libnccl.so.2` as somebody else's build of NCCL is: stripped, without a build ID, and of a
 /// version that nobody knows. So its layouts cannot be known. Its code is that of `library`.
 pub fn foreign(library: &Path, folder: &Path) -> Result<PathBuf> {

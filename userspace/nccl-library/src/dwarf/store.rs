@@ -44,11 +44,6 @@ pub(super) struct Store<'i> {
 impl<'i> Store<'i> {
     /// Opens the debugging information; `None` when the library has none.
     pub(super) fn open(image: &'i Image, budget: &'i mut Budget) -> Result<Option<Self>, Error> {
-        if let Some(old) = image.sections().iter().find(|section| section.name.starts_with(".zdebug_")) {
-            let what = "debug sections are compressed the old GNU way, which is not supported";
-            return Err(Error::new(ErrorKind::Unsupported, image.place(&old.name), what)
-                .with_advice("make an uncompressed copy with `objcopy --decompress-debug-sections`"));
-        }
         let filled = |name| image.section(name).filter(|section| section.size > 0);
         let (Some(info), Some(_)) = (filled(".debug_info"), filled(".debug_abbrev")) else {
             return Ok(None);

@@ -31,7 +31,7 @@ impl Error {
         let advice = match kind {
             ErrorKind::Io => "check that the file can be read and is not being replaced",
             ErrorKind::NotElf => "give the path of a `libnccl.so` or of a program that contains NCCL",
-            ErrorKind::Unsupported => "use a 64-bit little-endian build with uncompressed debug sections",
+            ErrorKind::Unsupported => "use a 64-bit little-endian build",
             ErrorKind::Malformed => {
                 "the file is damaged or not what it claims to be: compare it with the package it came from"
             }

@@ -12,7 +12,10 @@ use object::read::StringTable;
 use object::read::elf::{NoteIterator, ProgramHeader as _, SectionHeader as _};
 use serde::{Deserialize, Serialize};
 
-use super::{Budget, BuildId, ElfVaddr, Error, ErrorKind, FileOffset};
+use super::{
+    Budget, BuildId, ElfVaddr, Error, ErrorKind, FileOffset,
+    compressed::{self, Compressed, Refusal},
+};
 
 /// Most sections or segments; more are refused. NCCL 2.32.3 has 49 and 8.
 const MAX_HEADERS: u64 = 4096;
@@ -44,7 +47,7 @@ impl fmt::Display for Machine {
 }
 
 /// A section, as its header states it. Whether it lies inside the file is checked when it is read.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Section {
     /// Name, in which control characters and what is not UTF-8 are replaced.
     pub name: String,
@@ -52,11 +55,12 @@ pub struct Section {
     /// Address in memory, before the load bias; 0 if the section is not loaded.
     pub address: ElfVaddr,
     pub offset: FileOffset,
-    /// Bytes in the file; 0 for a section without contents there.
+    /// Bytes of the contents, decompressed; 0 for a section without contents in the file.
     pub size: u64,
     /// `sh_link`: the section that this one refers to.
     pub link: u32,
-    pub compressed: bool,
+    /// How the contents are stored, if they are compressed.
+    compressed: Option<Compressed>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -190,12 +194,11 @@ impl Image {
         limit: u64,
         budget: &mut Budget,
     ) -> Result<Box<[u8]>, Error> {
-        self.refuse_compressed(section)?;
         if section.size > limit {
             let what = format!("{} bytes are more than the limit of {limit}", section.size);
             return Err(Error::new(ErrorKind::TooLarge, self.place(&section.name), what));
         }
-        self.read(section.offset.0, section.size, &section.name, budget)
+        self.section_range(section, 0, section.size, budget)
     }
 
     /// Reads `size` bytes at `offset` within a section.
@@ -206,13 +209,40 @@ impl Image {
         size: u64,
         budget: &mut Budget,
     ) -> Result<Box<[u8]>, Error> {
-        self.refuse_compressed(section)?;
-        let inside = offset.checked_add(size).is_some_and(|end| end <= section.size);
-        let Some(start) = section.offset.0.checked_add(offset).filter(|_| inside) else {
+        let end = offset.checked_add(size).filter(|end| *end <= section.size);
+        let (Some(start), Some(end)) = (section.offset.0.checked_add(offset), end) else {
             let what = format!("{size} bytes at {offset:#x} reach past its end ({:#x})", section.size);
             return Err(Error::new(ErrorKind::Malformed, self.place(&section.name), what));
         };
-        self.read(start, size, &section.name, budget)
+        let Some(compressed) = &section.compressed else {
+            return self.read(start, size, &section.name, budget);
+        };
+        budget.take_bytes(size, &section.name)?;
+        if let Some((offset, length)) =
+            compressed.wanted().map_err(|refusal| self.refused(section, refusal))?
+        {
+            let stored = self.read(offset, length, &section.name, budget)?;
+            let inflated = compressed.inflate(&stored, &section.name, budget);
+            inflated.map_err(|refusal| self.refused(section, refusal))?;
+        }
+        let piece = usize::try_from(offset).ok().zip(usize::try_from(end).ok());
+        let piece = piece.and_then(|(start, end)| compressed.contents().get(start..end));
+        piece.map(Box::from).ok_or_else(|| self.malformed(&section.name, "shorter than it says"))
+    }
+
+    fn refused(&self, section: &Section, refusal: Refusal) -> Error {
+        let (kind, what) = match refusal {
+            Refusal::Unsupported(what) => (ErrorKind::Unsupported, what),
+            Refusal::Malformed(what) => (ErrorKind::Malformed, what),
+            Refusal::TooLarge(what) => (ErrorKind::TooLarge, what),
+        };
+        let error = Error::new(kind, self.place(&section.name), what);
+        match kind {
+            ErrorKind::Unsupported => {
+                error.with_advice("make an uncompressed copy with `objcopy --decompress-debug-sections`")
+            }
+            _ => error,
+        }
     }
 
     /// Visits pieces of a section's first `limit` bytes, with their offsets in the section, until `visit`
@@ -239,15 +269,6 @@ impl Image {
 
     pub fn place(&self, part: &str) -> String {
         format!("{}: {part}", self.name)
-    }
-
-    fn refuse_compressed(&self, section: &Section) -> Result<(), Error> {
-        if !section.compressed {
-            return Ok(());
-        }
-        let what = "the section is compressed, which is not supported";
-        Err(Error::new(ErrorKind::Unsupported, self.place(&section.name), what)
-            .with_advice("make an uncompressed copy with `objcopy --decompress-debug-sections`"))
     }
 
     fn read(&self, offset: u64, size: u64, part: &str, budget: &mut Budget) -> Result<Box<[u8]>, Error> {
@@ -369,17 +390,33 @@ impl Image {
             _ => return Err(self.malformed("section names", "missing or too large")),
         };
         let names = StringTable::new(&*names, 0, names.len() as u64);
-        self.sections = headers.iter().map(|section| Self::section_of(section, names)).collect();
+        self.sections = headers.iter().map(|section| self.section_of(section, names, budget)).collect();
         Ok(())
     }
 
-    fn section_of(header: &elf::SectionHeader64<Little>, names: StringTable<'_>) -> Section {
+    fn section_of(
+        &self,
+        header: &elf::SectionHeader64<Little>,
+        names: StringTable<'_>,
+        budget: &mut Budget,
+    ) -> Section {
         let name = names.get(header.sh_name(Little)).unwrap_or_default();
         let name = String::from_utf8_lossy(&name[..name.len().min(MAX_SECTION_NAME)]);
-        let name = name.replace(char::is_control, "?");
+        let mut name = name.replace(char::is_control, "?");
         let in_file = header.sh_type(Little) != elf::SHT_NOBITS;
-        let (offset, size) = (header.sh_offset(Little), if in_file { header.sh_size(Little) } else { 0 });
-        let compressed = header.sh_flags(Little) & u64::from(elf::SHF_COMPRESSED) != 0;
+        let (offset, mut size) = (header.sh_offset(Little), if in_file { header.sh_size(Little) } else { 0 });
+        let mut head = || self.read(offset, size.min(compressed::HEADER as u64), &name, budget).ok();
+        let compressed = if header.sh_flags(Little) & u64::from(elf::SHF_COMPRESSED) != 0 {
+            head().and_then(|head| Compressed::with_header(&head, offset, size))
+        } else if name.starts_with(".zdebug_") {
+            head().and_then(|head| Compressed::the_old_way(&head, offset, size))
+        } else {
+            None
+        };
+        if let Some(compressed) = &compressed {
+            size = compressed.size();
+            name = name.replacen(".zdebug_", ".debug_", 1);
+        }
         let (kind, link) = (header.sh_type(Little), header.sh_link(Little));
         let address = ElfVaddr(header.sh_addr(Little));
         Section { name, kind, address, offset: FileOffset(offset), size, link, compressed }

@@ -7,6 +7,7 @@
 mod address;
 mod budget;
 mod build_id;
+mod compressed;
 mod error;
 mod gnu_hash;
 mod image;
