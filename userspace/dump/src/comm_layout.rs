@@ -61,6 +61,8 @@ pub(super) struct CommLayout {
     pub(super) peers: IntField,
     pub(super) shared_coll_op_count: Option<IntField>,
     pub(super) shared_p2p_op_count: Option<ArrayField>,
+    /// Plans that CUDA graphs hold: in the communicator, or in its shared resources.
+    pub(super) persistent_refs: [Option<IntField>; 2],
     /// Counters of each channel's work: the host's of what was put into the FIFO of work, and the GPU's of
     /// what kernels are through with (src/enqueue.cc, waitWorkFifoAvailable): a field of the communicator, a
     /// pointer to a `uint32_t` for each channel. Up to 2.25: later the host keeps no word that the GPU
@@ -96,6 +98,8 @@ impl CommLayout {
             peers: channel::PEERS.int(layouts)?,
             shared_coll_op_count: shared_resources::COLL_OP_COUNT.find_int(layouts),
             shared_p2p_op_count: shared_resources::P2P_OP_COUNT.array(layouts).ok(),
+            persistent_refs: [comm::PERSISTENT_REFS, shared_resources::PERSISTENT_REFS]
+                .map(|field| field.find_int(layouts)),
             work: channel::WORK_PRODUCED
                 .find_int(layouts)
                 .zip(comm::WORK_CONSUMED.find_int(layouts))

@@ -233,6 +233,8 @@ fn counters(
             counters.seq_number.insert(name, count);
         }
     }
+    let [own, shared] = layout.persistent_refs;
+    counters.graph_plans = places::read_one(memory, comm.address, own);
     // Not all resources need be there while the communicator is set up.
     if shared_res == 0 {
         return Ok(());
@@ -244,6 +246,7 @@ fn counters(
     }
     counters.coll_op_count =
         counters.coll_op_count.or_else(|| places::read_one(memory, shared_res, layout.shared_coll_op_count));
+    counters.graph_plans = counters.graph_plans.or_else(|| places::read_one(memory, shared_res, shared));
     Ok(())
 }
 

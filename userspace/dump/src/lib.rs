@@ -31,6 +31,7 @@ mod process;
 mod process_state;
 mod proxy;
 pub mod ps;
+mod pxn;
 mod python;
 mod rank_gpu;
 mod rank_report;
@@ -65,13 +66,14 @@ pub use open_files::FewFiles;
 use owners::Owner;
 pub use pending::Pending;
 pub use process_state::ProcessState;
+pub use pxn::OpForOther;
 pub use python::{PythonGroup, PythonReport, PythonThread, PythonVariable};
 pub use rank_gpu::RankGpu;
 use rank_gpu::Work;
 use rank_report::ProcessId;
 pub use rank_report::{
-    ChannelReport, CommStatus, ConnectionReport, Counters, Motion, OpReport, ProxyListState, ProxyReport,
-    RankReport,
+    ChannelReport, CommStatus, ConnectionReport, Counters, Counting, Motion, OpReport, ProxyListState,
+    ProxyReport, RankReport,
 };
 pub use set_up::{SetUp, Stage};
 pub use store_wait::{StoreServer, StoreWait, WaitsFor};
@@ -231,7 +233,8 @@ fn take_readings(
     loop {
         let at = Instant::now();
         gpus.ask();
-        let ranks: Vec<RankReport> = targets.iter_mut().flat_map(process::Target::read).collect();
+        let mut ranks: Vec<RankReport> = targets.iter_mut().flat_map(process::Target::read).collect();
+        pxn::give_back(&mut ranks);
         // Processes without a communicator are looked at twice: what they do elsewhere can be what others
         // wait for.
         let is_last = ranks.is_empty() && !readings.is_empty();

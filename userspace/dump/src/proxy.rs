@@ -61,6 +61,8 @@ const SUB: [Wanted; 13] = [
     (sub::REGISTERED, false),
     (sub::BUFFER_READY, false),
 ];
+/// Place of the rank in [`SUB`].
+const SUB_RANK: usize = 10;
 pub(super) const CONNECTION: [Wanted; 3] = [
     (proxy_connection::SEND, true),
     (proxy_connection::TRANSPORT, true),
@@ -196,6 +198,8 @@ impl NetDevs {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ProxyOp {
     pub(super) connection: u64,
+    /// Rank whose op it is, in its communicator (from 2.23 on).
+    pub(super) rank: Option<u32>,
     /// Report of the op, with its peer in the communicator whose op it is (from 2.23 on).
     pub(super) report: OpReport,
 }
@@ -424,6 +428,7 @@ fn ops_of(
         if shared.pattern == Some(Pattern::Profiler) {
             continue;
         }
+        let rank = sub[SUB_RANK].and_then(|rank| u32::try_from(rank).ok());
         let [connection, _, _, base, ..] = sub.map(Option::unwrap_or_default);
         let resources = resources.filter(|resources| transport == Some(NET) && *resources != 0);
         let counter = layout.gpu_counter(direction).filter(|_| shared.is_counted(direction));
@@ -435,7 +440,7 @@ fn ops_of(
         }
         resources_of.push(resources.map_or((0, [None; 2]), |resources| (resources, places)));
         counters.push((counter.map(|(_, word)| word), base));
-        ops.push(ProxyOp { connection, report });
+        ops.push(ProxyOp { connection, rank, report });
     }
     let mut words = Vec::new();
     for ((op, (word, _)), read) in

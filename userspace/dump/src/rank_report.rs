@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{AbsentRank, NicReport, Pending, ProcessState, RankGpu, SetUp};
+use super::{AbsentRank, NicReport, Pending, ProcessState, RankGpu, SetUp, pxn::OpForOther};
 use nccl_library::nccl::{Direction, NcclVersion};
 use torch_history::Noted;
 
@@ -66,6 +66,10 @@ pub struct RankReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noted: Option<Noted>,
     pub motion: Motion,
+    /// Ops in the list of this rank's proxy that are other ranks'. They are given to those before anything is
+    /// judged.
+    #[serde(skip)]
+    pub ops_for_others: Vec<OpForOther>,
     /// Remarks on what was not read, or may be incomplete.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
@@ -87,21 +91,57 @@ pub struct Counters {
     pub p2p_op_count: Option<u64>,
     /// `ncclComm.opCount`: launches that woke the proxy (2.27 and later), all launches before.
     pub op_count: Option<u64>,
+    /// Plans that CUDA graphs hold. While there are any, NCCL counts launches later on ranks with ops for the
+    /// proxy than on others, or not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph_plans: Option<u64>,
 }
 
 impl Counters {
     /// Returns the number of collectives launched on this communicator, by the best counter there is; equal
-    /// on all ranks when nobody lags.
+    /// when nobody lags on all ranks of one [`RankReport::counting`].
     pub fn launched(&self) -> Option<u64> {
         if self.seq_number.is_empty() {
             self.coll_op_count.filter(|_| !self.coll_op_count_is_shared)
         } else {
-            Some(self.seq_number.values().sum())
+            Some(self.seq_number.values().copied().fold(0, u64::saturating_add))
+        }
+    }
+
+    /// Returns the number of collectives, modulo 2^64, that were launched without a number (`opCount`): from
+    /// 2.27 on those without an op for the rank's proxy. A small one can have ops on some ranks only, because
+    /// it uses few channels. Replays of CUDA graphs count the other way.
+    pub(super) fn unnumbered(&self) -> u64 {
+        match (self.coll_op_count, self.coll_op_count_is_shared, self.seq_number.is_empty()) {
+            (Some(numbered), false, false) => {
+                self.seq_number.values().copied().fold(0, u64::wrapping_add).wrapping_sub(numbered)
+            }
+            _ => 0,
         }
     }
 }
 
+/// How NCCL counts the launches of a rank. Those of ranks that are counted in other ways say nothing of each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Counting {
+    /// Each launch that is not replayed from a graph.
+    #[default]
+    Always,
+    /// Launches with ops for the proxy when the stream comes to them, and those of graphs; of the others, up
+    /// to 2.26, none while a graph holds plans, or with CUDA_LAUNCH_BLOCKING=1 (src/enqueue.cc,
+    /// ncclLaunchPrepare and ncclLaunchKernelAfter_NoCuda).
+    ByProxy(bool),
+}
+
 impl RankReport {
+    pub(super) fn counting(&self) -> Counting {
+        let is_new = self.version().is_none_or(|version| (version.major, version.minor) >= (2, 27));
+        match self.counters.graph_plans {
+            None | Some(0) if is_new => Counting::Always,
+            _ => Counting::ByProxy(!self.connections.is_empty() || self.proxy.carries_rings == Some(true)),
+        }
+    }
+
     pub(super) fn process(&self) -> ProcessId<'_> {
         (&self.host, self.pid)
     }

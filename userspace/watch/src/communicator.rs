@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use dump::watched::Counts;
+use dump::{Counting, watched::Counts};
 
 use crate::{
     reading::{CommKey, GpuState, ProcessInfo, ProcessKey, RankCounts, RankInfo, RankReading, Steps},
@@ -194,11 +194,17 @@ impl CommState {
         now.saturating_sub(self.moved_at)
     }
 
-    /// Returns the ranks that have launched fewer collectives than another one of this host.
+    /// Returns the ranks that have launched fewer collectives than another one of this host that NCCL counts
+    /// alike.
     pub fn behind(&self) -> Vec<&RankState> {
-        let most = self.here().filter_map(|rank| rank.counts.launched()).max();
-        let is_behind = |rank: &&RankState| rank.counts.launched().is_some_and(|count| Some(count) < most);
-        self.here().filter(is_behind).collect()
+        let mut most: BTreeMap<Counting, u64> = BTreeMap::new();
+        let counts = || self.here().filter_map(|rank| Some((rank, rank.counts.launched()?)));
+        for (rank, count) in counts() {
+            let most = most.entry(rank.info.counting).or_default();
+            *most = count.max(*most);
+        }
+        let is_behind = |(rank, count): &(&RankState, u64)| most.get(&rank.info.counting) > Some(count);
+        counts().filter(is_behind).map(|(rank, _)| rank).collect()
     }
 
     /// Returns the key of the only rank that is behind all others.
@@ -206,7 +212,10 @@ impl CommState {
         let least = self.here().filter_map(|rank| rank.counts.launched()).min()?;
         let mut last = self.here().filter(|rank| rank.counts.launched() == Some(least));
         let only = last.next().filter(|_| last.next().is_none())?;
-        (self.here().count() > 1).then_some((only.info.rank, only.process.key))
+        let is_ahead = |rank: &RankState| {
+            rank.info.counting == only.info.counting && rank.counts.launched() > Some(least)
+        };
+        self.here().any(is_ahead).then_some((only.info.rank, only.process.key))
     }
 
     /// Returns the ranks whose process ended while others have the communicator and do not end it.

@@ -203,6 +203,7 @@ fn rank_info(known: &WatchedCommunicator, uid: u32) -> RankInfo {
         gpu: rank.nvml_dev,
         bus_id: rank.bus_id.clone(),
         has_proxy: known.carries_rings,
+        counting: known.counting,
         functions: (0..MAX_FUNCTIONS).map_while(|number| known.function(number)).collect(),
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use dump::watched::{Counts, Growth};
+use dump::{
+    Counting,
+    watched::{Counts, Growth},
+};
 use flow::schema::GpuRow;
 use inspect::adapters::Port;
 
@@ -49,6 +52,8 @@ pub struct RankInfo {
     pub bus_id: Option<String>,
     /// The rings go through the proxy: an operation that is not done is in flight there.
     pub has_proxy: Option<bool>,
+    /// How NCCL counts the rank's launches.
+    pub counting: Counting,
     /// Names of NCCL's functions, by number.
     pub functions: Vec<String>,
 }

@@ -10,7 +10,9 @@ use super::{
     common_calls::CommonCall,
     left::{has_left, was_searched_to_the_end},
 };
-use crate::{AbsentRank, Place, ProcessReport, ProcessState, ProxyListState, RankReport};
+use crate::{
+    AbsentRank, Place, ProcessReport, ProcessState, ProxyListState, RankReport, rank_report::Counting,
+};
 use flow::text::joined;
 
 /// Maximum number of sentences of one kind in a verdict: a thousand ranks that wait for one are not all
@@ -216,11 +218,32 @@ impl<'a> Case<'a> {
         (0..self.n_ranks).filter(|rank| self.is_missing(*rank)).take(MAX_SENTENCES).collect()
     }
 
-    /// Returns the ranks that launched fewer collectives than the one that launched most, and that number.
+    /// Returns the ranks that launched fewer collectives than the one that launched most of those that NCCL
+    /// counts alike, and the largest such number.
     pub(super) fn behind(&self) -> (Vec<u32>, u64) {
-        let launched = |rank: &RankReport| rank.counters.launched();
-        let most = self.ranks.values().filter_map(|rank| launched(rank)).max().unwrap_or(0);
-        (self.ranks_where(|rank| launched(rank).is_some_and(|count| count < most)), most)
+        let most = |rank: &RankReport| self.most_launched(rank.counting());
+        let is_behind = |rank: &&RankReport| rank.counters.launched().is_some_and(|count| count < most(rank));
+        let behind: Vec<&RankReport> = self.ranks.values().copied().filter(is_behind).collect();
+        let most = match behind.iter().map(|rank| most(rank)).max() {
+            Some(most) => most,
+            None => self.ranks.values().filter_map(|rank| rank.counters.launched()).max().unwrap_or(0),
+        };
+        (behind.into_iter().map(|rank| rank.rank).collect(), most)
+    }
+
+    fn most_launched(&self, counting: Counting) -> u64 {
+        let alike = self.ranks.values().filter(|rank| rank.counting() == counting);
+        alike.filter_map(|rank| rank.counters.launched()).max().unwrap_or(0)
+    }
+
+    /// Says that nobody is behind.
+    pub(super) fn launched_alike(&self) -> &'static str {
+        let counts: BTreeSet<u64> = self.ranks.values().filter_map(|rank| rank.counters.launched()).collect();
+        if counts.len() > 1 {
+            "ranks whose launches NCCL counts alike launched the same number of collectives"
+        } else {
+            "all ranks launched the same number of collectives"
+        }
     }
 
     /// Names all ranks: `all 4 ranks`, `the 2 of 4 ranks that were read`.

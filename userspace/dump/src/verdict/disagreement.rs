@@ -1,7 +1,8 @@
 //! Ranks that launched another collective than the others, with another size, or in another order.
 //!
 //! All ranks of a communicator must launch the same collectives with the same sizes in the same order. Each
-//! rank numbers them by itself (`opCount`), so ops in flight with the same number can be compared. The two
+//! rank numbers them by itself (`opCount`), so ops in flight with the same number can be compared, on ranks
+//! that left equally many without a number. The two
 //! ends of a connection count their steps by themselves, so a difference there tells of ops that have ended.
 //! Nobody can know which rank is right: the minority is named.
 
@@ -39,12 +40,23 @@ pub(super) fn find(ranks: &Ranks<'_>) -> Disagreement {
         return Disagreement::default();
     }
     let mut found = Disagreement::default();
-    different_collectives(ranks, &mut found);
-    different_sizes(ranks, &mut found);
-    if found.is_empty() {
-        different_steps(ranks, &mut found);
+    for ranks in numbered_alike(ranks) {
+        different_collectives(&ranks, &mut found);
+        different_sizes(&ranks, &mut found);
+        if found.is_empty() {
+            different_steps(&ranks, &mut found);
+        }
     }
     found
+}
+
+/// Returns groups of ranks that have the same numbers for the same ops, as they left equally many without one.
+pub(super) fn numbered_alike<'a>(ranks: &Ranks<'a>) -> impl Iterator<Item = Ranks<'a>> + use<'a> {
+    let mut groups: BTreeMap<u64, Ranks<'a>> = BTreeMap::new();
+    for (number, rank) in ranks {
+        groups.entry(rank.counters.unnumbered()).or_default().insert(*number, rank);
+    }
+    groups.into_values()
 }
 
 pub(super) fn collectives(rank: &RankReport) -> impl Iterator<Item = &OpReport> {

@@ -53,8 +53,9 @@ pub(super) fn gpu_work(case: &Case<'_>) -> Option<Verdict> {
         ));
     }
     let mut evidence = vec![format!(
-        "all ranks launched the same number of collectives, and none launched more for {seconds:.1} s; the GPU \
-         of {} runs a kernel that moves nothing, as one of NCCL's that waits",
+        "{}, and none launched more for {seconds:.1} s; the GPU of {} runs a kernel that moves nothing, as one of \
+         NCCL's that waits",
+        case.launched_alike(),
         named(&waits)
     )];
     let finish = |state, kind: Option<Kind>, culprits: BTreeSet<u32>, mut evidence: Vec<String>| {

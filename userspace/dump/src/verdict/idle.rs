@@ -38,9 +38,10 @@ pub(super) fn over_nvlink(case: &Case<'_>) -> Option<Verdict> {
             return verdict;
         }
         Verdict::cannot_tell(format_args!(
-            "the data of {} go over NVLink or shared memory, where only the GPU knows what is in flight; all \
-             ranks launched the same number of collectives, and none launched more for {:.1} s",
+            "the data of {} go over NVLink or shared memory, where only the GPU knows what is in flight; {}, \
+             and none launched more for {:.1} s",
             named(&unseen),
+            case.launched_alike(),
             case.seconds
         ))
         .with(case.gpu_sentences())

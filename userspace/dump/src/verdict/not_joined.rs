@@ -46,9 +46,38 @@ mod tests {
         ProcessReport, ProcessState,
         verdict::{
             judge,
-            tests::made::{check, over_nvlink},
+            tests::made::{check, connected, over_nvlink},
         },
     };
+
+    /// Two nodes; ranks 1 and 2 have the connections between them. A graph's replays are counted there alone.
+    #[test]
+    fn ranks_whose_launches_are_counted_in_other_ways_are_not_compared() {
+        let ranks = |version: &str, graphs, counts: [u64; 4]| {
+            let mut ranks = [0, 1, 2, 3].map(|number| over_nvlink(number, counts[number as usize], None));
+            for rank in &mut ranks {
+                rank.nccl_version = Some(version.to_owned());
+                rank.counters.graph_plans = Some(graphs);
+            }
+            for rank in &mut ranks[1..3] {
+                rank.connections = connected(rank.clone(), 0, 0).connections;
+            }
+            judge(&ranks, &[])
+        };
+        let replayed = [212, 90_412, 90_412, 212];
+        for (version, graphs) in [("2.21.5", 3), ("2.21.5", 0), ("2.28.9", 3)] {
+            let verdict = ranks(version, graphs, replayed);
+            check(
+                &verdict,
+                State::Unknown,
+                &[],
+                &[],
+                "whose launches NCCL counts alike launched the same number",
+            );
+            assert_eq!(ranks(version, graphs, [212, 90_412, 90_411, 212]).culprits, [2]);
+        }
+        assert_eq!(ranks("2.28.9", 0, replayed).culprits, [0, 3], "each launch is counted");
+    }
 
     #[test]
     fn of_ranks_whose_gpus_are_in_one_operation_none_is_blamed() {

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::disagreement::numbered_alike;
 use crate::{OpReport, RankReport};
 use nccl_library::nccl::Direction;
 
@@ -20,10 +21,12 @@ pub(super) fn dropped_receives(ranks: &BTreeMap<u32, &RankReport>) -> BTreeMap<u
     if ranks.values().any(|rank| rank.shares_resources) {
         return dropped;
     }
-    for (number, rank) in ranks {
-        for send in of(rank, Direction::Send) {
-            if !has(rank, send, Direction::Recv) && must_receive(ranks, rank, send) {
-                dropped.entry(*number).or_default().insert((send.channel, send.op_count));
+    for ranks in numbered_alike(ranks) {
+        for (number, rank) in &ranks {
+            for send in of(rank, Direction::Send) {
+                if !has(rank, send, Direction::Recv) && must_receive(&ranks, rank, send) {
+                    dropped.entry(*number).or_default().insert((send.channel, send.op_count));
+                }
             }
         }
     }

@@ -25,7 +25,7 @@ pub use self::counts::Counts;
 use self::counts::{CountedPlaces, Pieces, Reads};
 pub use self::processor::{Growth, ProcessorWatch};
 use super::{
-    DumpOptions, Owner, ProcessReport, ProxyListState, ProxyReport, RankReport, copies,
+    Counting, DumpOptions, Owner, ProcessReport, ProxyListState, ProxyReport, RankReport, copies,
     libraries::{Layout, Libraries},
     own_list::base_of,
     places,
@@ -107,6 +107,7 @@ pub struct WatchedCommunicator {
     pub rank: RankReport,
     /// The rings go through the proxy.
     pub carries_rings: Option<bool>,
+    pub counting: Counting,
     layout: Arc<Layout>,
     places: CountedPlaces,
     proxy_state: u64,
@@ -149,11 +150,18 @@ impl WatchedProcess {
             let shares = rank.shares_resources;
             let (places, proxy_state) =
                 CountedPlaces::of(memory, &found.layout, rank.address, shares, &mut pieces);
-            let carries_rings = rank.proxy.carries_rings;
+            let (carries_rings, counting) = (rank.proxy.carries_rings, rank.counting());
             let (channels, connections) = (Vec::new(), Vec::new());
             let rank = RankReport { channels, connections, proxy: ProxyReport::default(), ..rank };
             let layout = Arc::clone(&found.layout);
-            communicators.push(WatchedCommunicator { rank, carries_rings, layout, places, proxy_state });
+            communicators.push(WatchedCommunicator {
+                rank,
+                carries_rings,
+                counting,
+                layout,
+                places,
+                proxy_state,
+            });
         }
         report.threads = Vec::new();
         Self { process, started, report, communicators, reads: Reads::of(&pieces), lists }

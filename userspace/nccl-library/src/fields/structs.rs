@@ -43,7 +43,7 @@ fields! {
         START_MAGIC = "startMagic" since "2.21";
         /// `NCCL_MAGIC` at its end.
         END_MAGIC = "endMagic" since "2.21";
-        /// First communicator of the process; its own points to itself.
+        /// First communicator of the process.
         INTRA_COMM_0 = "intraComm0";
         INTRA_NEXT = "intraNext";
         /// Hash that is the same on all ranks of a communicator.
@@ -76,8 +76,7 @@ fields! {
         SHARED_RESOURCES = "sharedRes" since "2.18";
         /// Count of API calls; NCCL's own log lines have it.
         OP_COUNT = "opCount";
-        /// Count of collectives that were launched; from 2.18 on [`shared_resources::COLL_OP_COUNT`] counts
-        /// them.
+        /// Count of collectives launched; from 2.18 on [`shared_resources::COLL_OP_COUNT`] counts them.
         COLL_OP_COUNT = "collOpCount" except "2.18" to "2.23";
         /// Count of collectives that were launched, a `uint64_t` for each function: see
         /// [`crate::fields::counts_always`].
@@ -282,7 +281,6 @@ fields! {
         PATTERN = "pattern";
         PROTOCOL = "protocol";
         COLL = "coll" since "2.20";
-        /// `ncclFunc_t` of the API's call.
         COLL_API = "collAPI" since "2.28";
         ALGORITHM = "algorithm" since "2.24";
         /// True if the op's buffers are registered.
@@ -354,6 +352,8 @@ fields! {
     Both shared_resources = "ncclSharedResources", lost "op counters that split communicators share" {
         /// Count of collectives that were launched: see [`crate::fields::counts_always`] for which.
         COLL_OP_COUNT = "collOpCount" since "2.18";
+        /// Count of plans that CUDA graphs hold.
+        PERSISTENT_REFS = "persistentRefs" since "2.26";
         /// Count of sends and receives that were launched, a `uint64_t` for each channel.
         P2P_OP_COUNT = "p2pOpCount" since "2.18";
     }

@@ -16,6 +16,27 @@ fn a_different_order_is_told() {
     check(&verdict, State::Stuck, &[1], &[0, 2, 3], told);
 }
 
+/// From 2.27 on a rank numbers only plans with an op for its proxy.
+#[test]
+fn ranks_that_number_their_ops_in_other_ways_are_not_compared() {
+    let mut ranks = [waiting(0), waiting(1), waiting(2), waiting(3)];
+    ranks[1].proxy.ops.iter_mut().for_each(|op| op.coll = Some("Broadcast".to_owned()));
+    for rank in &mut ranks {
+        rank.counters.coll_op_count = Some(5);
+    }
+    let differs = |ranks: &[RankReport]| {
+        judge(ranks, &[]).evidence.iter().any(|sentence| sentence.starts_with("the order differs"))
+    };
+    assert!(differs(&ranks));
+    ranks[1].counters.coll_op_count = Some(4);
+    assert!(!differs(&ranks), "one of its launches had no op for the proxy");
+    // Communicators whose counts are those of several say nothing of it.
+    for rank in &mut ranks {
+        rank.counters.coll_op_count_is_shared = true;
+    }
+    assert!(differs(&ranks));
+}
+
 /// Rank 1 has launched op 4, which its proxy has not begun: it is in the receive of op 3 still.
 #[test]
 fn steps_of_a_rank_that_is_in_an_older_op_are_not_compared() {

@@ -92,7 +92,7 @@ pub(in crate::verdict) fn over_nvlink(number: u32, launched: u64, work: Option<W
 }
 
 /// A rank that sent what it could and waits for its predecessor.
-pub(in crate::verdict) fn waiting(number: u32) -> RankReport {
+pub(crate) fn waiting(number: u32) -> RankReport {
     let mut send = op(Direction::Send, (number + 1) % N, 4);
     (send.posted, send.transmitted, send.done) = (12, 4, 4);
     rank(number, 5, vec![op(Direction::Recv, (number + N - 1) % N, 4), send])
