@@ -105,6 +105,12 @@ fn a_kernel_that_does_not_begin_is_told_from_one_that_waits() {
 }
 
 #[test]
+fn an_op_in_the_proxy_of_another_rank_is_of_the_rank_whose_gpu_it_waits_for() {
+    check(2, &["kernel-held-behind-another", "kernel-held-of-another"]);
+    check(4, &["kernel-held-behind-another"]);
+}
+
+#[test]
 fn a_process_that_is_gone_is_named_whether_it_was_given_or_not() {
     check(0, &["gone", "gone-given", "gone-sockets"]);
 }

@@ -9,7 +9,6 @@ use inspect::{
     resolver,
     threads::{self, Names, NativeNames, Sampler},
 };
-use nccl_library::nccl::Direction;
 use std::{
     collections::{BTreeSet, HashMap, hash_map::Entry},
     sync::Arc,
@@ -351,15 +350,10 @@ impl Target {
             rank.counters.coll_op_count_is_shared = shared && layout.comm.shares_coll_op_count;
             if let Some(list) = proxies.get(&comm.proxy_state) {
                 rank.status.proxy_result = layout.comm.result(list.async_result);
-                let (ops, ops_for_others, unknown) = own_ops(memory, layout, &comm.report, list, is_only);
+                let (ops, ops_for_others) = own_ops(memory, layout, &comm.report, list, is_only);
                 let carries_rings = layout.connections.ring_has_proxy(memory, &layout.comm, &comm.report);
                 rank.proxy = ProxyReport { state: list.state, carries_rings, ops };
                 rank.ops_for_others = ops_for_others;
-                if unknown > 0 {
-                    rank.remarks.push(format!(
-                        "{unknown} sends in flight are over connections of other ranks (PXN), and left out"
-                    ));
-                }
                 if list.state == ProxyListState::Torn {
                     rank.remarks.push("the ops in flight changed each time they were read".to_owned());
                 }
@@ -373,40 +367,39 @@ impl Target {
     }
 }
 
-/// Returns the ops of a proxy that belong to one communicator, with their peers in it: those of this rank,
-/// those of other ranks, and the number of those of ranks that are not known. `is_only`: no other communicator
-/// uses the proxy.
+/// Returns the ops of a proxy that belong to one communicator, with their peers in it: those of this rank, and
+/// those of other ranks. `is_only`: no other communicator uses the proxy.
 fn own_ops(
     memory: Memory<'_>,
     layout: &Layout,
     comm: &RankReport,
     list: &ProxyList,
     is_only: bool,
-) -> (Vec<OpReport>, Vec<OpForOther>, usize) {
+) -> (Vec<OpReport>, Vec<OpForOther>) {
     let mut channels: HashMap<u32, Peers> = HashMap::new();
-    let (mut own, mut others, mut unknown) = (Vec::new(), Vec::new(), 0);
-    for ProxyOp { connection, rank, report } in &list.ops {
-        let mut peer = report.peer.filter(|_| is_only);
-        let mut is_other = false;
+    let (mut own, mut others) = (Vec::new(), Vec::new());
+    for ProxyOp { connection, rank, top_ranks, report } in &list.ops {
+        let (mut owner, mut peer) = (*rank, report.peer.filter(|_| is_only));
         if peer.is_none() {
             let peers = channels.entry(report.channel).or_insert_with(|| {
                 layout.connections.of_channel(memory, &layout.comm, comm, report.channel).unwrap_or_default()
             });
             peer = peers.get(connection).copied();
-            is_other = peer.is_none()
-                && !peers.is_empty()
-                && report.transport.as_deref() == Some("NET")
-                && report.direction == Direction::Send;
+            // Up to 2.22 only the connection tells whose op it is.
+            if is_only && peer.is_none() && !peers.is_empty() {
+                [owner, peer] = *top_ranks;
+            }
+        }
+        if !is_only && peer.is_none() {
+            continue;
         }
         let op = OpReport { peer: peer.filter(|peer| *peer < comm.n_ranks), ..report.clone() };
-        match *rank {
-            _ if !is_only && peer.is_none() => {}
-            Some(rank) if is_only && rank != comm.rank => others.push(OpForOther { rank, op }),
-            None if is_other => unknown += 1,
-            _ => own.push(op),
+        match owner.filter(|rank| is_only && *rank != comm.rank) {
+            Some(rank) => others.push(OpForOther { rank, op }),
+            None => own.push(op),
         }
     }
-    (own, others, unknown)
+    (own, others)
 }
 
 /// Finds out what processes with a rank of a job wait for in torch's store, and who has come to those that

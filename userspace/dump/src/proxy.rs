@@ -88,6 +88,8 @@ pub(super) struct ProxyLayout {
     recv_head: Option<(IntField, IntField)>,
     ready: Option<ReadyFlags>,
     net_devs: NetDevs,
+    /// Ranks of a sender's two ends, in the communicator whose resources are shared.
+    send_ranks: Places<2>,
     state_none: u64,
     state_ready: u64,
     names: NameTables,
@@ -110,6 +112,8 @@ impl ProxyLayout {
             recv_head: gpu(recv_net_resources::SEND_MEM, send_mem::HEAD),
             ready: ReadyFlags::new(layouts),
             net_devs: NetDevs::new(layouts),
+            send_ranks: [send_net_resources::TOP_RANK, send_net_resources::TOP_REMOTE_RANK]
+                .map(|field| field.find_int(layouts)),
             state_none: enums::OP_NONE.find_unsigned(layouts).unwrap_or(0),
             state_ready: enums::OP_READY.find_unsigned(layouts).unwrap_or(1),
             names: NameTables::from_layouts(layouts),
@@ -200,6 +204,8 @@ pub(super) struct ProxyOp {
     pub(super) connection: u64,
     /// Rank whose op it is, in its communicator (from 2.23 on).
     pub(super) rank: Option<u32>,
+    /// Ranks of the ends of a send over the network, in the communicator whose resources are shared.
+    pub(super) top_ranks: [Option<u32>; 2],
     /// Report of the op, with its peer in the communicator whose op it is (from 2.23 on).
     pub(super) report: OpReport,
 }
@@ -343,7 +349,6 @@ impl Shared {
     /// it cannot be one.
     fn op(&self, sub: SubValues, direction: Direction, transport: Option<u64>) -> Option<OpReport> {
         let [_, channel, nsteps, _, posted, received, flushed, transmitted, done, peer, rank, ..] = sub;
-        let small = |value: Option<u64>| u32::try_from(value?).ok();
         let step = |value: Option<u64>| value.filter(|_| self.begun).unwrap_or(0);
         let is_receive = direction == Direction::Recv;
         let op = OpReport {
@@ -428,26 +433,27 @@ fn ops_of(
         if shared.pattern == Some(Pattern::Profiler) {
             continue;
         }
-        let rank = sub[SUB_RANK].and_then(|rank| u32::try_from(rank).ok());
         let [connection, _, _, base, ..] = sub.map(Option::unwrap_or_default);
         let resources = resources.filter(|resources| transport == Some(NET) && *resources != 0);
         let counter = layout.gpu_counter(direction).filter(|_| shared.is_counted(direction));
-        let places = [layout.net_devs.place(direction), counter.map(|(memory, _)| memory)];
+        let [rank, peer] = if direction == Direction::Send { layout.send_ranks } else { [None; 2] };
+        let places = [layout.net_devs.place(direction), counter.map(|(memory, _)| memory), rank, peer];
         if let (Some(flags), Some(resources)) = (layout.ready, resources)
             && shared.waits_for_buffer(*sub, &report)
         {
             report.gpu_ready = flags.is_set(memory, resources, base);
         }
-        resources_of.push(resources.map_or((0, [None; 2]), |resources| (resources, places)));
+        resources_of.push(resources.map_or((0, [None; 4]), |resources| (resources, places)));
         counters.push((counter.map(|(_, word)| word), base));
-        ops.push(ProxyOp { connection, rank, report });
+        ops.push(ProxyOp { connection, rank: small(sub[SUB_RANK]), top_ranks: [None; 2], report });
     }
     let mut words = Vec::new();
     for ((op, (word, _)), read) in
         ops.iter_mut().zip(&counters).zip(places::read_each(memory, &resources_of)?)
     {
-        let [dev, at] = read.unwrap_or_default();
+        let [dev, at, rank, peer] = read.unwrap_or_default();
         op.report.net_dev = NetDevs::number(dev);
+        op.top_ranks = [small(rank), small(peer)];
         words.push((at.unwrap_or(0), [word.filter(|_| at.is_some())]));
     }
     for ((op, (_, base)), word) in ops.iter_mut().zip(counters).zip(places::read_each(memory, &words)?) {
@@ -457,6 +463,10 @@ fn ops_of(
         op.report.gpu = word.map(|word| word.saturating_sub(base)).filter(|steps| *steps <= most);
     }
     Ok(Some(ops))
+}
+
+fn small(value: Option<u64>) -> Option<u32> {
+    u32::try_from(value?).ok()
 }
 
 /// Tells whether the steps are in the order of their stages, at most a message more than there are.

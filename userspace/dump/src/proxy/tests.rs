@@ -43,6 +43,7 @@ fn layout() -> ProxyLayout {
         recv_head: None,
         ready: None,
         net_devs: NetDevs::default(),
+        send_ranks: [None; 2],
         state_none: 0,
         state_ready: 1,
         names: NameTables::default(),

@@ -36,11 +36,10 @@ pub(super) fn of_ops(ops: &[&OpReport], topology: Topology<'_>, waits: &mut Wait
         // A receive that feeds a send was looked at with it, unless nothing has to be sent any more.
         if !feeds {
             let is_in_flight = |peer: &u32| sends().any(|send| send.peer == Some(*peer));
-            let mut lost = topology
-                .beyond(receive)
-                .into_iter()
-                .filter(|sink| !is_in_flight(sink) && topology.over_network(receive, Direction::Send, *sink));
-            of_receive(receive, lost.next(), waits);
+            let sinks = topology.beyond(receive).into_iter().filter(|sink| !is_in_flight(sink));
+            let (lost, unseen): (Vec<u32>, Vec<u32>) =
+                sinks.partition(|sink| topology.over_network(receive, Direction::Send, *sink));
+            of_receive(receive, lost.first().copied(), &unseen, waits);
         }
     }
 }
@@ -114,8 +113,9 @@ fn of_send(send: &OpReport, inputs: &[&OpReport], topology: Topology<'_>, waits:
     }
 }
 
-/// Adds the waits of a receive. `not_sent_to` is a peer to which its data go and no send is in flight.
-fn of_receive(receive: &OpReport, not_sent_to: Option<u32>, waits: &mut Waits) {
+/// Adds the waits of a receive. `not_sent_to` is a peer to which its data go over the network, and no send is in
+/// flight; to `unseen` they go over NVLink or shared memory.
+fn of_receive(receive: &OpReport, not_sent_to: Option<u32>, unseen: &[u32], waits: &mut Waits) {
     let label = receive.label();
     if !receive.begun {
         waits.own = Some(format!("its proxy thread has not begun {label}"));
@@ -134,6 +134,16 @@ fn of_receive(receive: &OpReport, not_sent_to: Option<u32>, waits: &mut Waits) {
             );
             waits.broken.insert(peer, Direction::Send);
             waits.on(Some(peer), why);
+        } else if is_sending && consumed > 0 && !unseen.is_empty() {
+            // Its kernel runs: it took a chunk.
+            for sink in unseen {
+                let why = format!(
+                    "{label}: its GPU took {consumed} of {} steps, and sends them on over NVLink or shared memory, which \
+                     only the GPU sees",
+                    receive.transmitted
+                );
+                waits.on(Some(*sink), why);
+            }
         } else {
             waits.own = Some(format!("{label}: its GPU does not take {left} steps that came in"));
         }

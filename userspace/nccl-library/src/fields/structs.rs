@@ -43,7 +43,6 @@ fields! {
         START_MAGIC = "startMagic" since "2.21";
         /// `NCCL_MAGIC` at its end.
         END_MAGIC = "endMagic" since "2.21";
-        /// First communicator of the process.
         INTRA_COMM_0 = "intraComm0";
         INTRA_NEXT = "intraNext";
         /// Hash that is the same on all ranks of a communicator.
@@ -407,10 +406,11 @@ fields! {
     Both send_net_resources = "sendNetResources", lost "the measured sizes of messages up to 2.22" {
         /// Count of FIFO steps that were begun.
         STEP = "step" since "2.19";
-        /// Pointer to the `ncclRecvMem`.
         RECV_MEM = "recvMem" since "2.19";
-        /// Number of the network device, as the network plugin counts them.
         NET_DEV = "netDev" since "2.19";
+        /// Rank that sends, in the communicator whose resources are shared; and the peer.
+        TOP_RANK = "tpRank" since "2.19";
+        TOP_REMOTE_RANK = "tpRemoteRank" since "2.19";
         /// A [`super::connect_map_mem`] of each kind.
         MEMORIES = "map.mems" since "2.19";
     }

@@ -11,6 +11,8 @@ pub enum Over {
     SharedMemory,
     /// A node for each rank, sockets.
     Sockets,
+    /// Nodes of two ranks with one network interface: a rank sends through the other one's process (PXN).
+    TwoNodes,
 }
 
 impl Over {
@@ -18,6 +20,7 @@ impl Over {
         match self {
             Self::SharedMemory => "--env NCCL_SHM_DISABLE=0 --gpu-states {}/gpus",
             Self::Sockets => "--gpu-states {}/gpus",
+            Self::TwoNodes => "--nodes collectives --gpu-states {}/gpus",
         }
     }
 
@@ -25,6 +28,7 @@ impl Over {
         match self {
             Self::SharedMemory => "shared memory",
             Self::Sockets => "sockets",
+            Self::TwoNodes => "two nodes",
         }
     }
 }

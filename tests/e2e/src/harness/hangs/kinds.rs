@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use super::kind::{
     Expected::{self, CannotTell, Circle, Healthy},
     Given, Kind,
-    Over::{SharedMemory, Sockets},
+    Over::{SharedMemory, Sockets, TwoNodes},
     Then,
 };
 use crate::harness::job::Shape;
@@ -333,6 +333,25 @@ pub const KINDS: &[Kind] = &[
         over: Sockets,
         expected: waiting(&["noProgress"], &[1]),
         ..COMPUTES
+    },
+    // Its send stands in the list of rank 1's proxy, whose GPU waits for it.
+    Kind {
+        name: "kernel-held-behind-another",
+        over: TwoNodes,
+        workload: "--hold 0={}/hold --iters 1000000 --sync",
+        then: Then::Touch("hold"),
+        expected: stuck(&["noProgress", "gpuIdle"], &[0]),
+        says: "rank 0 makes no progress",
+        ..PLAIN
+    },
+    Kind {
+        name: "kernel-held-of-another",
+        over: TwoNodes,
+        workload: "--hold 1={}/hold --iters 1000000 --sync",
+        then: Then::Touch("hold"),
+        expected: stuck(&["noProgress", "gpuIdle"], &[1]),
+        says: "rank 1 makes no progress",
+        ..PLAIN
     },
     Kind {
         name: "kernel-held",
