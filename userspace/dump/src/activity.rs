@@ -27,6 +27,9 @@ const LEAST_SECONDS: f64 = 0.7;
 /// Clock ticks (of 10 ms) by which the processor time of a process that did not run can seem to grow: the
 /// kernel rounds the time in programs and that in itself.
 const ROUNDING: u64 = 1;
+/// Prefix of the names of the threads of torch's store (TCPStoreBackend.cpp, TCPStoreLibUvBackend.cpp). All ranks
+/// ask it every second, also in a hang.
+const STORE: &str = "pt_tcpstore";
 /// Bytes a second from which on input and output are progress; a log line and a heartbeat are less.
 const READS: f64 = 65_536.0;
 
@@ -43,7 +46,7 @@ pub struct Activity {
     /// Number of times that the first thread went to sleep.
     pub sleeps: Option<u64>,
     /// Bytes that the process read and wrote by read(2), write(2) and their like: files and pipes, and
-    /// sockets that are used so. NCCL's are not.
+    /// sockets that are used so. NCCL's are not; those of torch's store, if this process has it, are left out.
     pub io_bytes: Option<u64>,
     /// The first thread slept in other places at some readings.
     pub is_elsewhere: bool,
@@ -120,14 +123,20 @@ impl Sample {
         let folder = process.proc_path();
         let first = process.pid();
         let of_task = |tid: u32, file: &str| read_text(process.task_path(tid).join(file));
-        let (mut cpu, mut ready) = (Vec::new(), Vec::new());
+        let (mut cpu, mut ready, mut of_store) = (Vec::new(), Vec::new(), 0);
         let mut launching = Launching::default();
         for tid in process.thread_ids().take(MAX_THREADS) {
             let Ok(stat) = of_task(tid, "stat") else { continue };
-            let is_program = launching.has(tid == first, name_of(&stat).unwrap_or_default());
+            let name = name_of(&stat).unwrap_or_default();
+            if name.starts_with(STORE) {
+                of_store += of_task(tid, "io").ok().and_then(|text| io_bytes(&text)).unwrap_or(0);
+            }
+            let is_program = launching.has(tid == first, name);
             let is_ready = state_of(&stat) == Some("R");
             if (is_program || is_ready)
-                && let Some(times) = of_task(tid, "schedstat").ok().and_then(|text| run_times(&text))
+                && let Ok(schedstat) = of_task(tid, "schedstat")
+                // A kernel without these counts says 0, also of a thread that runs.
+                && let Some(times) = run_times(&schedstat).filter(|times| *times != [0, 0])
             {
                 cpu.extend(is_program.then_some((tid, times)));
                 let is_needed = is_program || proxies.contains(&tid);
@@ -139,10 +148,8 @@ impl Sample {
         let wchan = || of_task(first, "wchan").ok().filter(|name| !name.is_empty() && name != "0");
         let uninterruptible_in =
             is_asleep.then(|| printable(&wchan().unwrap_or_else(|| "an unknown function".to_owned())));
-        let io = read_text(folder.join("io")).ok().and_then(|text| {
-            let value = |name| status_field(&text, name)?.parse::<u64>().ok();
-            value("rchar")?.checked_add(value("wchar")?)
-        });
+        let io = read_text(folder.join("io")).ok().and_then(|text| io_bytes(&text));
+        let io = io.map(|all| all.saturating_sub(of_store));
         // The first thread's number (fs/proc/array.c, task_context_switch_counts).
         let status = read_text(folder.join("status")).unwrap_or_default();
         let sleeps = status_field(&status, "voluntary_ctxt_switches").and_then(|count| count.parse().ok());
@@ -161,6 +168,12 @@ impl Sample {
 /// Returns the state of a thread in its `stat`.
 fn state_of(stat: &str) -> Option<&str> {
     stat_field(stat, 3)
+}
+
+/// Returns the bytes that a process or a thread read and wrote, in its `io`.
+fn io_bytes(io: &str) -> Option<u64> {
+    let value = |name| status_field(io, name)?.parse::<u64>().ok();
+    value("rchar")?.checked_add(value("wchar")?)
 }
 
 /// Returns the name of a thread in its `stat`.

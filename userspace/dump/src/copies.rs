@@ -109,6 +109,13 @@ fn ownership(target: &Target, rank: &RankReport, has_nccl_threads: bool) -> Owne
 
 /// Tells whether a thread that NCCL started runs in the process: a fork does not copy those.
 fn has_nccl_threads(target: &Target) -> bool {
+    let first = target.process.pid();
+    let is_inside =
+        target.report.threads.iter().any(|thread| thread.tid != first && thread.nccl_function.is_some());
+    // They have names with NCCL_SET_THREAD_NAME=1 only.
     let name = |tid: u32| read_text(target.process.task_path(tid).join("comm")).ok();
-    target.process.thread_ids().take(MAX_THREADS).filter_map(name).any(|name| name.starts_with("NCCL"))
+    let has_name = || {
+        target.process.thread_ids().take(MAX_THREADS).filter_map(name).any(|name| name.starts_with("NCCL"))
+    };
+    is_inside || target.proxies.as_ref().is_some_and(|proxies| !proxies.is_empty()) || has_name()
 }

@@ -139,9 +139,16 @@ impl ProcessReport {
         (&self.host, self.pid)
     }
 
-    /// Tells whether two processes are of one user, job and program.
+    /// Tells whether two processes are of one user, job and program, and on one host of one container. Of
+    /// those that a launcher told their ranks, both are; the launcher itself was told none.
     pub(super) fn is_like(&self, other: &Self) -> bool {
-        (&self.owner, &self.name) == (&other.owner, &other.name)
+        let is_here = self.host == other.host;
+        let owner = |process: &Self| {
+            let owner = process.owner.clone()?;
+            Some(Owner { container: owner.container.filter(|_| is_here), ..owner })
+        };
+        (owner(self), &self.name, self.job_rank.is_some())
+            == (owner(other), &other.name, other.job_rank.is_some())
     }
 
     /// Returns the calls of NCCL's API that threads are in and do not come out of, with the threads.
@@ -220,6 +227,23 @@ pub struct CommunicatorReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processes_are_alike_by_user_job_and_program_and_a_launcher_is_like_no_rank() {
+        let owner =
+            |container: &str| Owner { uid: 7, container: Some(container.to_owned()), ..Owner::default() };
+        let of = |host: &str, container, job_rank| ProcessReport {
+            host: host.to_owned(),
+            name: "python3".to_owned(),
+            owner: Some(owner(container)),
+            job_rank,
+            ..ProcessReport::default()
+        };
+        let rank = of("a", "pod-1", Some(0));
+        assert!(rank.is_like(&of("a", "pod-1", Some(1))) && rank.is_like(&of("b", "pod-2", Some(8))));
+        assert!(!rank.is_like(&of("a", "pod-2", Some(1))), "another container of this host");
+        assert!(!rank.is_like(&of("a", "pod-1", None)), "the launcher was told no rank");
+    }
 
     /// Fields that a dump had before GPUs, pending calls and kinds were added to schema 1.
     #[test]

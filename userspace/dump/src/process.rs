@@ -2,7 +2,7 @@
 
 use inspect::{
     adapters::Port,
-    gpu::bus_id,
+    gpu::{bus_id, number_on_host},
     host::host_name,
     memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanReport},
     process::{MappedLibrary, Process, age_seconds, maps::Mapping},
@@ -335,6 +335,8 @@ impl Target {
             let is_only = users(&|other| other.proxy_state == comm.proxy_state) == 1;
             let shared = users(&|other| other.shared_res == comm.shared_res) > 1;
             let layout = &*found.layout;
+            let bus_id = places::read_one(memory, comm.report.address, layout.bus_id).and_then(bus_id);
+            let on_host = bus_id.as_deref().and_then(number_on_host);
             let mut rank = RankReport {
                 host: self.report.host.clone(),
                 pid: self.process.pid(),
@@ -342,7 +344,8 @@ impl Target {
                 nccl_version: layout.version.clone(),
                 shares_resources: shared,
                 connections: layout.connections.of_neighbours(memory, &layout.comm, &comm.report),
-                bus_id: places::read_one(memory, comm.report.address, layout.bus_id).and_then(bus_id),
+                bus_id,
+                nvml_dev: on_host.or(comm.report.nvml_dev),
                 pending: layout.pending.read(memory, comm.report.address, comm.report.n_ranks),
                 set_up: layout.set_up.read(memory, &comm.report),
                 ..comm.report.clone()

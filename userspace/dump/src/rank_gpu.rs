@@ -6,13 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{ProcessReport, RankReport};
 use flow::text::joined;
-use inspect::gpu::{GpuReport, Residency};
+use inspect::gpu::{GpuReport, Residency, XidReport};
 
 /// Errors after which a GPU does not go on with its work (NVIDIA's catalogue of Xids): a fault of the
-/// program's kernel (13, 31, 43), clean-up after an error (45), uncorrected memory (48, 64, 94, 95), NVLink
-/// (74), the GPU itself fallen off the bus (79), its firmware gone (119, 120), NVLink of later GPUs (144 to
-/// 147, 149, 150).
-const FATAL: [u32; 18] = [13, 31, 43, 45, 48, 64, 74, 79, 94, 95, 119, 120, 144, 145, 146, 147, 149, 150];
+/// program's kernel (13, 31, 43), clean-up after an error (45), uncorrected memory (48, 95), the GPU itself
+/// fallen off the bus (79), its firmware gone (119, 120). Memory errors that are contained or will be remapped
+/// (64, 94) and links that recover (74) stop nothing that lives on.
+const FATAL: [u32; 9] = [13, 31, 43, 45, 48, 79, 95, 119, 120];
+/// Errors of NVLink on later GPUs, which say themselves how grave they are: `145, RLW_RXPIPE Nonfatal XC0 …`.
+const GRADED: [u32; 6] = [144, 145, 146, 147, 149, 150];
 /// Bytes a second over NVLink below which nothing is moved; a GPU that waits moves none.
 const STILL: f64 = 1_048_576.0;
 /// Warps of a block of NCCL's kernels at least (3 of 32 threads, `NCCL_MIN_NTHREADS` before 2.19: 4).
@@ -91,6 +93,12 @@ pub(super) fn places(ranks: &[RankReport]) -> BTreeMap<u32, RanksOfProcess> {
     places
 }
 
+/// Tells whether a GPU does not go on with its work after this error.
+fn is_fatal(xid: &XidReport) -> bool {
+    FATAL.contains(&xid.xid)
+        || (GRADED.contains(&xid.xid) && xid.text.split_whitespace().any(|word| word == "Fatal"))
+}
+
 impl RankGpu {
     /// Makes the report of a rank's GPU. `places` are those of all ranks of this host: a process with ranks
     /// on other GPUs only has a context on this one at most, and no kernel of NCCL's.
@@ -111,8 +119,8 @@ impl RankGpu {
                 && places.get(&process.pid).is_none_or(|place| place.bus_ids.contains(bus_id))
         };
         let age = ProcessReport::of(rank, processes).and_then(|process| process.age_seconds);
-        let is_fatal = |xid: &&inspect::gpu::XidReport| {
-            FATAL.contains(&xid.xid)
+        let stops_it = |xid: &&XidReport| {
+            is_fatal(xid)
                 && xid.pid.is_none_or(|pid| pid == rank.pid)
                 && age.is_some_and(|age| xid.seconds_ago <= age)
         };
@@ -127,7 +135,7 @@ impl RankGpu {
             memory_percent: used.and_then(|used| used.memory_percent),
             nvlink_bytes: gpu.nvlink.map(inspect::gpu::Traffic::total),
             others,
-            fatal_xids: gpu.xids.iter().filter(is_fatal).map(|xid| xid.xid).collect(),
+            fatal_xids: gpu.xids.iter().filter(stops_it).map(|xid| xid.xid).collect(),
         })
     }
 
@@ -207,6 +215,17 @@ mod tests {
             nvlink_bytes: nvlink,
             ..RankGpu::default()
         }
+    }
+
+    /// A line of a GB200's log (leptonai/gpud#1160), and the same with the other severity.
+    #[test]
+    fn an_error_of_nvlink_stops_a_gpu_if_it_says_so() {
+        let of = |xid, text: &str| {
+            is_fatal(&XidReport { xid, seconds_ago: 1.0, pid: None, text: text.to_owned() })
+        };
+        assert!(!of(145, "RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x00000004 0x00000000)"));
+        assert!(of(145, "RLW_RXPIPE Fatal XC0 i0 Link 13 (0x00000004 0x00000000)"));
+        assert!(of(79, "GPU has fallen off the bus.") && !of(94, "Contained memory error") && !of(63, ""));
     }
 
     /// Numbers measured on two H200: waiting over NVLink, absent, busy.

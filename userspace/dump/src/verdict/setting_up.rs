@@ -96,7 +96,7 @@ fn waits(case: &Case<'_>) -> BTreeMap<u32, (Vec<u32>, String)> {
 /// Returns the ranks that try to connect in vain, with a sentence about each.
 fn unanswered(case: &Case<'_>) -> BTreeMap<u32, String> {
     let of_rank = |(number, rank): (&u32, &&RankReport)| {
-        let process = case.process_of(rank).filter(|_| rank.set_up.is_some())?;
+        let process = case.process_of(rank).filter(|process| rank.set_up.is_some() && connects(process))?;
         let tried = process.unanswered.first()?;
         let again = if tried.retries == 1 { "once".to_owned() } else { format!("{} times", tried.retries) };
         let sentence = format!(
@@ -107,6 +107,14 @@ fn unanswered(case: &Case<'_>) -> BTreeMap<u32, String> {
         Some((*number, sentence))
     };
     case.ranks.iter().filter_map(of_rank).collect()
+}
+
+/// Tells whether a thread of a process makes a connection for NCCL, as far as its functions are known: other
+/// threads have connections of their own, as those that report to somewhere.
+fn connects(process: &ProcessReport) -> bool {
+    let mut functions =
+        process.threads.iter().filter_map(|thread| thread.nccl_function.as_deref()).peekable();
+    functions.peek().is_none() || functions.any(|function| function.contains("ocket"))
 }
 
 /// Judges communicators whose set-up shows only in the call that makes them (2.21 and before, once its first
@@ -150,6 +158,8 @@ fn still_setting_up(ranks: &[u32]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use inspect::threads::Thread;
+
     use super::*;
     use crate::{
         Counters, LibraryReport, ProcessState,
@@ -296,9 +306,17 @@ mod tests {
         let all = [0, 1, 2, 3].map(|number| coming(number, Some(Stage::NextRank)));
         let tried = Unanswered { to: "172.17.0.2:51011".to_owned(), retries: 4 };
         let tries = ProcessReport { unanswered: vec![tried], ..process(101, "train") };
-        let verdict = judge(&all, &[process(100, "train"), tries]);
+        let verdict = judge(&all, &[process(100, "train"), tries.clone()]);
         let said = "rank 1 (process 101) tries to connect to 172.17.0.2:51011, and nobody answers (asked again 4 times)";
         check(&verdict, State::Stuck, &[1], &[0, 2, 3], said);
         assert_eq!(verdict.kind, Some(Kind::Unreachable));
+        // A thread that reports to somewhere has such a connection, too.
+        let inside = |function: &str| {
+            let thread = Thread { nccl_function: Some(function.to_owned()), ..Thread::default() };
+            let tries = ProcessReport { threads: vec![thread], ..tries.clone() };
+            judge(&all, &[process(100, "train"), tries]).kind
+        };
+        assert_eq!(inside("socketPollConnect"), Some(Kind::Unreachable));
+        assert_eq!(inside("bootstrapRingAllGather"), None);
     }
 }

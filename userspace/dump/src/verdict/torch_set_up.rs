@@ -20,18 +20,25 @@ const CALLS: [&str; 9] = [
     "rendezvous",
 ];
 
+/// Those of [`CALLS`] that all ranks of the job must make. The others are of a group's ranks: whoever is in none
+/// comes out at once, and the store's barrier after a group is made only with `TORCH_DIST_INIT_BARRIER=1`.
+const OF_THE_JOB: [&str; 3] = ["init_process_group", "rendezvous", "init_device_mesh"];
+
 /// Returns the verdict on the jobs of these processes; `None` if no process is in such a call, or in a wait
 /// of torch's store, or all are.
 pub(crate) fn judge(processes: &[ProcessReport]) -> Option<JobVerdict> {
-    let mut jobs: BTreeMap<(u32, &str), Vec<(u32, &ProcessReport)>> = BTreeMap::new();
+    // Two jobs can have one size.
+    type Key<'a> = (u32, &'a str, Option<(u32, Option<&'a str>)>);
+    let mut jobs: BTreeMap<Key<'_>, Vec<(u32, &ProcessReport)>> = BTreeMap::new();
     for process in processes {
         if let (Some(rank), Some(size), Some(from)) =
             (process.job_rank, process.job_size, &process.job_rank_from)
         {
-            jobs.entry((size, from)).or_default().push((rank, process));
+            let owner = process.owner.as_ref().map(|owner| (owner.uid, owner.job.as_deref()));
+            jobs.entry((size, from, owner)).or_default().push((rank, process));
         }
     }
-    let jobs = jobs.into_iter().filter_map(|((size, _), ranks)| Job::new(size, ranks));
+    let jobs = jobs.into_iter().filter_map(|((size, ..), ranks)| Job::new(size, ranks));
     let judge_one = |job: Job<'_>| match job.ranks.iter().find_map(|(_, process)| call_of(process)) {
         Some(call) => in_a_call(&job, call),
         None => store_waits::judge(&job),
@@ -70,7 +77,12 @@ fn in_a_call(job: &Job<'_>, call: &str) -> Option<JobVerdict> {
     match store_waits::have_not_come(job, &inside, &outside) {
         Some(Ok(left)) => outside = left,
         Some(Err(why)) => return Some(job.cannot_tell(&format!("{waits}{for_what}; {why}"), None)),
-        None => {}
+        None if OF_THE_JOB.contains(&call) || (outside.len() == 1 && missing.is_empty()) => {}
+        None => {
+            let why =
+                format!("{waits}{for_what}, which is of some ranks only: whom it waits for is not known");
+            return Some(job.cannot_tell(&why, None));
+        }
     }
     Some(job.waits_for(Kind::CallNotMade, &format!("{waits}{for_what}"), "has not called it", &outside))
 }
@@ -173,6 +185,36 @@ mod tests {
         let mut other = elsewhere(3);
         other.job_rank_from = Some("SLURM_PROCID".to_owned());
         assert_eq!(judge(&[inside(0), inside(1), inside(2), other]).unwrap().state, State::Unknown);
+    }
+
+    /// A group's ranks alone wait in `new_group`: rank 3 may be one of them, ranks 1 and 2 come out at once.
+    #[test]
+    fn in_a_call_of_a_group_nobody_is_accused_but_the_only_one_that_is_outside() {
+        let inside = |rank| {
+            process(rank, &[("@/distributed_c10d.py", 4000, "new_group"), ("/home/a/t.py", 9, "main")])
+        };
+        let job = judge(&[elsewhere(0), elsewhere(1), elsewhere(2), inside(3)]).unwrap();
+        assert_eq!(job.state, State::Unknown);
+        assert!(
+            job.sentence.ends_with("of some ranks only: whom it waits for is not known"),
+            "{}",
+            job.sentence
+        );
+        let job = judge(&[inside(0), inside(1), elsewhere(2), inside(3)]).unwrap();
+        assert_eq!((job.state, job.kind), (State::Stuck, Some(Kind::CallNotMade)));
+    }
+
+    /// Half of a job is on this host, and half of another user's, of the same size.
+    #[test]
+    fn jobs_of_one_size_are_told_apart_by_their_owners() {
+        let of = |uid, process: ProcessReport| {
+            let owner = crate::Owner { uid, ..crate::Owner::default() };
+            ProcessReport { owner: Some(owner), ..process }
+        };
+        let all = [of(1, inside(0)), of(1, inside(1)), of(2, elsewhere(2)), of(2, elsewhere(3))];
+        let job = judge(&all).unwrap();
+        assert_eq!(job.state, State::Unknown);
+        assert!(job.sentence.contains("wait for ranks 2, 3, which were not read"), "{}", job.sentence);
     }
 
     #[test]

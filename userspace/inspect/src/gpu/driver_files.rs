@@ -16,6 +16,22 @@ pub fn bus_id(number: u64) -> Option<String> {
     Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
 }
 
+/// Returns the number of a GPU as `nvidia-smi` on the host has it: NVML counts them by PCI address, and in a
+/// container only those that are given to it. `None`: the driver does not tell.
+pub fn number_on_host(bus_id: &str) -> Option<u32> {
+    number_in(Path::new(GPUS), bus_id)
+}
+
+fn number_in(gpus: &Path, bus_id: &str) -> Option<u32> {
+    let entries = std::fs::read_dir(gpus).ok()?.take(MAX_GPUS).flatten();
+    let mut all: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    all.sort_unstable();
+    u32::try_from(all.iter().position(|one| one == bus_id)?).ok()
+}
+
+/// Maximum number of GPUs of a host that are looked at.
+const MAX_GPUS: usize = 256;
+
 /// The driver's folders of what can be divided and how it is: one for each GPU, named by its minor number.
 const CAPABILITIES: &str = "/proc/driver/nvidia/capabilities";
 
@@ -102,6 +118,19 @@ mod tests {
         assert_eq!(uuid_in(text).as_deref(), Some("GPU-3f0e3e0c-2c5d-6b5e-9d5a-0123456789ab"));
         assert_eq!(uuid_in("GPU UUID: \t GPU-????????-????-????-????-????????????\n"), None);
         assert_eq!(uuid_in(""), None);
+    }
+
+    #[test]
+    fn a_gpu_is_numbered_by_its_place_among_all_of_the_host() {
+        let folder = tempfile::tempdir().unwrap();
+        for bus_id in ["0000:cb:00.0", "0000:1b:00.0", "0001:0b:00.0", "0000:3b:00.0"] {
+            std::fs::create_dir(folder.path().join(bus_id)).unwrap();
+        }
+        assert_eq!(number_in(folder.path(), "0000:1b:00.0"), Some(0));
+        assert_eq!(number_in(folder.path(), "0000:cb:00.0"), Some(2));
+        assert_eq!(number_in(folder.path(), "0001:0b:00.0"), Some(3));
+        assert_eq!(number_in(folder.path(), "0000:00:00.0"), None);
+        assert_eq!(number_in(&folder.path().join("none"), "0000:1b:00.0"), None);
     }
 
     /// Folders as in NVIDIA's MIG User Guide ("Device Nodes and Capabilities").

@@ -61,7 +61,10 @@ fn xid_in(line: &str) -> Option<KernelXid> {
     // Anybody who may write to /dev/kmsg can write such a line, but not one that begins like the driver's:
     // the kernel puts the time and its own level in front.
     let (_, rest) = line.split_once('[')?;
-    let (uptime, rest) = rest.split_once("] ")?;
+    let (uptime, rest) = rest.split_once(']')?;
+    // With CONFIG_PRINTK_CALLER, as SUSE's kernels have it, the thread or the processor follows: `[ T815]`.
+    let rest = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')).map_or(rest, |(_, rest)| rest);
+    let rest = rest.strip_prefix(' ')?;
     let rest = rest.strip_prefix("NVRM: Xid (PCI:")?;
     let (device, rest) = rest.split_once("): ")?;
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -90,6 +93,7 @@ mod tests {
 <3>[14987.120415] NVRM: Xid (PCI:0000:3B:00): 31, pid=5150, name=python3, Ch 00000008, intr 00000000. MMU Fault
 <4>[15001.5] NVRM: GPU at PCI:0000:3b:00: GPU-3f0e3e0c
 <3>[15002.000001] NVRM: Xid (PCI:0000:d8:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
+<3>[15002.500000][ T815] NVRM: Xid (PCI:0000:d9:00): 48, pid=7, name=python3, DBE
 <3>[15003.0] NVRM: Xid (PCI:0000:d8:00): 999999999999999, none
 <3>[x] NVRM: Xid (PCI:0000:d8:00): 13, none
 a line by a program: NVRM: Xid (PCI:0000:d8:00): 13
@@ -98,10 +102,11 @@ a line by a program: NVRM: Xid (PCI:0000:d8:00): 13
     #[test]
     fn errors_are_told_by_number_device_and_process() {
         let found = xids_in(LOG);
-        let [fault, fallen] = &*found else { panic!("{found:?}") };
+        let [fault, fallen, caller] = &*found else { panic!("{found:?}") };
         assert_eq!((fault.xid, &*fault.device, fault.pid), (31, "0000:3b:00", Some(5150)));
         assert!((fault.uptime - 14_987.120_415).abs() < 1e-6);
         assert_eq!((fallen.xid, &*fallen.device, fallen.pid), (79, "0000:d8:00", None));
+        assert_eq!((caller.xid, &*caller.device, caller.pid), (48, "0000:d9:00", Some(7)));
         assert!(fallen.text.ends_with("GPU has fallen off the bus."), "{}", fallen.text);
     }
 

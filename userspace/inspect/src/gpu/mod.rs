@@ -21,7 +21,7 @@ mod without_nvml;
 mod xid_events;
 
 pub(crate) use driver_files::DriverFacts;
-pub use driver_files::bus_id;
+pub use driver_files::{bus_id, number_on_host};
 pub use kernel_log::{KernelXid, kernel_xids};
 pub use reading::{Activity, GpuProcess, GpuReading, Residency, Utilisation};
 pub use report::over;
