@@ -49,9 +49,22 @@ impl Knowledge<'_> {
         let is_clone = copy.is_clone != Some(false);
         let declared = match self.found.functions.get(&copy.found.address.0) {
             Some(params) if is_clone || !is_unoptimised(params) => {
-                let params = params.iter().cloned();
-                let params = params.map(|(declared, location)| Param::of(declared, location));
-                return Some((params.collect(), ParamSource::DwarfAtEntry));
+                let mut all: Vec<Param> = params
+                    .iter()
+                    .map(|(declared, location)| Param::of(declared.clone(), location.clone()))
+                    .collect();
+                // Clang counts places in the frame from the stack pointer as it is behind the prologue. What
+                // the caller of an exported function put onto the stack is where the convention says.
+                if !is_clone && !copy.is_static {
+                    let declared = params.iter().map(|(declared, _)| declared.clone()).collect();
+                    for (param, placed) in all.iter_mut().zip(self.by_convention(copy, declared)) {
+                        let is_on_stack = matches!(placed.location, ParamLocation::EntryStack { .. });
+                        if is_on_stack && is_in_own_frame(&param.location) {
+                            param.location = placed.location;
+                        }
+                    }
+                }
+                return Some((all, ParamSource::DwarfAtEntry));
             }
             Some(params) => params.iter().map(|(declared, _)| declared.clone()).collect(),
             None if is_clone => return None,

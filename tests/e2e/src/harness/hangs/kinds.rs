@@ -338,6 +338,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "kernel-held-behind-another",
         over: TwoNodes,
+        until: 29,
         workload: "--hold 0={}/hold --iters 1000000 --sync",
         then: Then::Touch("hold"),
         expected: stuck(&["noProgress", "gpuIdle"], &[0]),
@@ -347,6 +348,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "kernel-held-of-another",
         over: TwoNodes,
+        until: 29,
         workload: "--hold 1={}/hold --iters 1000000 --sync",
         then: Then::Touch("hold"),
         expected: stuck(&["noProgress", "gpuIdle"], &[1]),
