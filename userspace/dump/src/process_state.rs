@@ -1,10 +1,10 @@
 //! State of a process, as the kernel has it: whether it can go on at all.
 
-use std::path::{Component, Path};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use inspect::process::{Process, has_ended, printable, read_text, stat_field, status_field};
+use inspect::process::{Process, cgroup_folder, has_ended, printable, read_text, stat_field, status_field};
 
 /// Flag of a task that is exiting (`PF_EXITING`, include/linux/sched.h).
 const EXITING: u64 = 0x4;
@@ -85,10 +85,8 @@ fn is_exiting(stat: &str) -> bool {
 /// the folder of the cgroup file systems, as systemd mounts them.
 fn is_frozen(cgroups: &str, mounts: &Path) -> bool {
     let is_frozen = |mount: &str, path: &str, file: &str, says: fn(&str) -> bool| {
-        let path = Path::new(path.trim_start_matches('/'));
-        // A cgroup outside of our namespace is shown by a way up.
-        let is_below = path.components().all(|part| matches!(part, Component::Normal(_)));
-        is_below && read_text(mounts.join(mount).join(path).join(file)).is_ok_and(|text| says(&text))
+        let folder = cgroup_folder(&mounts.join(mount), path);
+        folder.is_some_and(|folder| read_text(folder.join(file)).is_ok_and(|text| says(&text)))
     };
     cgroups.lines().any(|line| {
         let mut parts = line.splitn(3, ':');

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Case, Kind, waits::Waits};
-use crate::RankReport;
+use crate::{ProcessState, RankReport};
 
 /// Ranks at which the waiting ends, each with a sentence, and those that wait.
 #[derive(Debug, Default)]
@@ -23,12 +23,20 @@ impl Causes {
     }
 }
 
-/// Follows the waiting, and returns the surest causes and the ranks that wait. With `queued_counts`, a rank
-/// whose kernel may only be queued behind another one is a cause too.
+/// Who is a cause beside those that surely are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// A rank whose kernel may only be queued behind another one.
+    pub(super) queued: bool,
+    /// A rank that gets no processor, though it waits for another one by its ops.
+    pub(super) starved: bool,
+}
+
+/// Follows the waiting, and returns the surest causes and the ranks that wait.
 pub(super) fn follow(
     case: &Case<'_>,
     waits: &BTreeMap<u32, Waits>,
-    queued_counts: bool,
+    counts: Counts,
 ) -> (BTreeMap<u32, String>, BTreeSet<u32>) {
     let (behind, most) = case.behind();
     let mut causes = Causes::default();
@@ -47,13 +55,15 @@ pub(super) fn follow(
             if !is_new || causes.sure.contains_key(&at) || causes.likely.contains_key(&at) {
                 continue;
             }
-            if let Some(cause) = sure_cause(case, at, &behind, most, is_waited_for) {
+            let waits = waits.get(&at);
+            let waits_for_others =
+                !counts.starved && waits.is_some_and(|waits| waits.own.is_none() && !waits.peers.is_empty());
+            if let Some(cause) = sure_cause(case, at, (&behind, most), is_waited_for, waits_for_others) {
                 causes.sure.insert(at, cause);
                 continue;
             }
             let Some(report) = case.ranks.get(&at) else { continue };
-            let waits = waits.get(&at);
-            let own = waits.filter(|waits| queued_counts || !waits.own_may_be_queued);
+            let own = waits.filter(|waits| counts.queued || !waits.own_may_be_queued);
             let own = own.and_then(|waits| waits.own.as_ref());
             let unseen = unseen_neighbours(case, report);
             if let Some(why) = own {
@@ -82,13 +92,13 @@ pub(super) fn follow(
 }
 
 /// Returns a sentence if the waiting surely ends at this rank, by other signs than the steps of its ops in
-/// flight.
+/// flight. `waits_for_others`: by these it waits for other ranks alone, so that a processor would not help it.
 fn sure_cause(
     case: &Case<'_>,
     number: u32,
-    behind: &[u32],
-    most: u64,
+    (behind, most): (&[u32], u64),
     is_waited_for: bool,
+    waits_for_others: bool,
 ) -> Option<String> {
     let Some(rank) = case.ranks.get(&number) else {
         if case.vanished().contains(&(number, Kind::Left)) {
@@ -99,7 +109,8 @@ fn sure_cause(
             known.unwrap_or_else(|| " and was not read: it is gone, or its PID was not given".to_owned());
         return Some(format!("rank {number} is waited for{why}"));
     };
-    if let Some(halted) = rank.halted_sentence() {
+    let is_victim = rank.process_state == ProcessState::Starved && waits_for_others;
+    if let Some(halted) = rank.halted_sentence().filter(|_| !is_victim) {
         return Some(halted);
     }
     if rank.has_unreadable_ops() {
@@ -128,4 +139,31 @@ fn unseen_neighbours(case: &Case<'_>, rank: &RankReport) -> Vec<u32> {
         }
     }
     found.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::{
+        State, judge,
+        tests::made::{check, lazy, waiting},
+    };
+
+    /// On a busy host a rank that only waits gets no processor either.
+    #[test]
+    fn a_rank_without_a_processor_is_named_unless_it_waits_for_one_that_is_surely_at_fault() {
+        let judged = |number: usize, mut rank: RankReport, stopped: Option<usize>| {
+            let mut ranks = [waiting(0), waiting(1), waiting(2), waiting(3)];
+            rank.process_state = ProcessState::Starved;
+            ranks[number] = rank;
+            if let Some(stopped) = stopped {
+                ranks[stopped].process_state = ProcessState::Stopped;
+            }
+            judge(&ranks, &[])
+        };
+        check(&judged(2, waiting(2), Some(1)), State::Stuck, &[1], &[0, 2, 3], "rank 1 is stopped");
+        check(&judged(2, waiting(2), None), State::Stuck, &[2], &[0, 1, 3], "rank 2 gets no processor");
+        let both = judged(2, lazy(2), Some(1));
+        assert_eq!((both.culprits, both.kind), (vec![1, 2], Some(Kind::Stopped)));
+    }
 }

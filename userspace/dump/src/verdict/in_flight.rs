@@ -4,8 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Case, Kind, MAX_SENTENCES, State, Verdict, causes, circle::circle, disagreement, not_begun, pipelines,
-    waits, waits::Waits,
+    Case, Kind, MAX_SENTENCES, State, Verdict,
+    causes::{self, Counts},
+    circle::circle,
+    disagreement, not_begun, pipelines, waits,
+    waits::Waits,
 };
 use crate::Work;
 use nccl_library::nccl::Direction;
@@ -21,12 +24,16 @@ pub(super) fn in_flight(case: &Case<'_>) -> Option<Verdict> {
     let mut verdict =
         Verdict::new(State::Stuck, format!("ops are in flight, and nothing moved for {:.1} s", case.seconds));
     let mut disagreement = disagreement::find(&case.ranks);
-    let (mut causes, mut victims) = causes::follow(case, &waits, false);
+    let follow = |queued, starved| causes::follow(case, &waits, Counts { queued, starved });
+    let (mut causes, mut victims) = follow(false, false);
+    if causes.is_empty() && disagreement.is_empty() {
+        (causes, victims) = follow(false, true);
+    }
     if causes.is_empty() && disagreement.is_empty() {
         disagreement = circle(&case.ranks);
     }
     if causes.is_empty() && disagreement.is_empty() {
-        (causes, victims) = causes::follow(case, &waits, true);
+        (causes, victims) = follow(true, true);
     }
     if causes.is_empty() && disagreement.is_empty() {
         causes = broken_links(&waits);

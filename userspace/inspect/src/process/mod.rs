@@ -2,6 +2,7 @@
 
 pub mod census;
 mod cgroup;
+mod cgroup_folders;
 pub mod description;
 pub mod discover;
 pub mod filter;
@@ -21,6 +22,7 @@ mod tenant;
 
 pub use crate::proc_text::{MAX_TEXT, has_ended, read_text, run_times, stat_field, status_field};
 pub use census::{Census, Visibility, is_hidden};
+pub use cgroup_folders::cgroup_folder;
 pub use description::{Description, Users, age_seconds};
 pub use discover::{Denied, Discovered, Sighting, Unfinished, denied_remedy, in_brackets, pids};
 pub use filter::Filter;

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::read_text;
+use super::{cgroup_folder, read_text};
 
 /// Most cgroups above one another that are looked at.
 const MAX_DEPTH: usize = 32;
@@ -54,15 +54,11 @@ impl ProcessorLimits {
                 _ if controllers.split(',').any(|name| name == "cpu") => FIRST,
                 _ => continue,
             };
-            // Of a cgroup outside our namespace the path leads up.
-            let path = Path::new(path.trim_start_matches('/'));
-            if path.components().any(|part| part == std::path::Component::ParentDir) {
-                continue;
-            }
             for mount in mounts {
-                let folders = path.ancestors().take(MAX_DEPTH).map(|path| mounted.join(mount).join(path));
-                found
-                    .extend(folders.filter(|folder| has_limit(folder)).map(|folder| folder.join("cpu.stat")));
+                let mount = mounted.join(mount);
+                let Some(folder) = cgroup_folder(&mount, path) else { continue };
+                let folders = folder.ancestors().take(MAX_DEPTH).filter(|folder| has_limit(folder));
+                found.extend(folders.map(|folder| folder.join("cpu.stat")));
             }
         }
         Self(found)
