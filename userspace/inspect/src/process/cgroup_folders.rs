@@ -1,5 +1,5 @@
 //! Folders of control groups, also of those outside our cgroup namespace: a container sees the way from its own root
-//! up to another container's group (cgroup_namespaces(7)), and the host's first process has all groups mounted.
+//! up to another container's group (cgroup_namespaces(7)), and the host's first processes have all groups mounted.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -12,8 +12,11 @@ use std::{
 /// Maximum number of folders among which our own is searched for; a host has some thousands.
 const MAX_FOLDERS: usize = 20_000;
 
-/// Folder of our own root by hierarchy; `None`: it is not found.
-static OWN: Mutex<BTreeMap<PathBuf, Option<PathBuf>>> = Mutex::new(BTreeMap::new());
+/// Where the host's files are: the first process may not let itself be looked at, the kernel's first thread does.
+const HOST: [&str; 2] = ["/proc/1/root", "/proc/2/root"];
+
+/// Folder of the host's root and of our own by hierarchy; `None`: it is not found.
+static OWN: Mutex<BTreeMap<PathBuf, Option<[PathBuf; 2]>>> = Mutex::new(BTreeMap::new());
 
 /// Returns the folder of a group, by where its hierarchy is mounted and by its path in `/proc/PID/cgroup`. `None`
 /// where we cannot see it.
@@ -22,11 +25,16 @@ pub fn cgroup_folder(mount: &Path, path: &str) -> Option<PathBuf> {
     if !path.components().any(|part| part == Component::ParentDir) {
         return Some(mount.join(path));
     }
-    let host = Path::new("/proc/1/root").join(mount.strip_prefix("/").unwrap_or(mount));
     let mut known = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let own =
-        known.entry(mount.to_path_buf()).or_insert_with(|| find(&host, fs::metadata(mount).ok()?.ino()));
-    along(own.clone()?, &host, path)
+    let [host, own] = known.entry(mount.to_path_buf()).or_insert_with(|| own_folder(mount)).clone()?;
+    along(own, &host, path)
+}
+
+fn own_folder(mount: &Path) -> Option<[PathBuf; 2]> {
+    let inode = fs::metadata(mount).ok()?.ino();
+    let below = mount.strip_prefix("/").unwrap_or(mount);
+    let mut hosts = HOST.iter().map(|root| Path::new(root).join(below));
+    hosts.find_map(|host| find(&host, inode).map(|own| [host, own]))
 }
 
 /// Finds the folder with an inode below another one: a group has one inode wherever it is mounted.
@@ -34,7 +42,7 @@ fn find(root: &Path, inode: u64) -> Option<PathBuf> {
     let mut left = VecDeque::from([root.to_path_buf()]);
     for _ in 0..MAX_FOLDERS {
         let folder = left.pop_front()?;
-        if fs::symlink_metadata(&folder).ok()?.ino() == inode {
+        if fs::symlink_metadata(&folder).is_ok_and(|about| about.ino() == inode) {
             return Some(folder);
         }
         let below = fs::read_dir(&folder).into_iter().flatten().flatten();
