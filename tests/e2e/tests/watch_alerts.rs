@@ -86,6 +86,10 @@ fn alertmanager_knows_an_alert_again_at_its_end() {
     assert_eq!(path, "/api/v2/alerts");
     assert_eq!(begins[0]["labels"], ends[0]["labels"]);
     assert_eq!(begins[0]["labels"]["alertname"], "ncclflow_hang");
+    let mut other = event("end");
+    other["alert"] = json!(4);
+    let (_, other) = told("alertmanager", &[("ALERTMANAGER", "{}")], &other);
+    assert_ne!(begins[0]["labels"], other[0]["labels"], "the end of another alert does not end this one");
     assert_eq!(
         (&begins[0]["startsAt"], &begins[0]["endsAt"]),
         (&json!("2023-11-14T22:13:20Z"), &json!("2023-11-15T22:13:20Z"))

@@ -1,6 +1,7 @@
 //! The metrics of `ncclflow watch`: of communicators and ranks, by NCCL's own counters.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -22,24 +23,26 @@ use super::{
 use inspect::gpu::GpuSamples;
 use watch::{AlertKind, Book, CommState, OwnState, RankState};
 
-/// Most ranks, and most communicators, that have series of their own.
+/// Most ranks that have series of their own.
 const MAX_RANKS: usize = 512;
-const MAX_COMMUNICATORS: usize = 512;
 /// Most characters of a label that a program chose.
 const MAX_LABEL: usize = 64;
 
-/// Labels of a job, of a communicator, of a rank.
-type JobLabels = [(&'static str, String); 1];
-type CommLabels = [(&'static str, String); 3];
+/// Labels of a job, of a communicator, of a rank. A tenant chooses the name of its job, so the number that this run
+/// gave the job tells jobs of one name apart; ranks have their process.
+type JobLabels = [(&'static str, String); 2];
+type CommLabels = [(&'static str, String); 4];
 type RankLabels = [(&'static str, String); 6];
 
-/// State of what is watched, at one reading.
+/// State of what is watched, at one reading. Maps, as equal labels twice would make a scrape invalid: a process can
+/// hold communicators whose labels are equal.
 #[derive(Debug, Default)]
 pub struct Watched {
     own: OwnState,
     jobs: Vec<JobMetrics>,
-    comms: Vec<(CommLabels, Duration)>,
-    ranks: Vec<RankMetrics>,
+    /// Time for which the communicator stands: of equal ones, the longest.
+    comms: BTreeMap<CommLabels, Duration>,
+    ranks: BTreeMap<RankLabels, RankMetrics>,
     ranks_left_out: u64,
     begun: Vec<(AlertKind, u64)>,
 }
@@ -52,10 +55,9 @@ struct JobMetrics {
     open: Vec<AlertKind>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct RankMetrics {
-    labels: RankLabels,
-    functions: Vec<(String, u64)>,
+    functions: BTreeMap<String, u64>,
     behind: Option<u64>,
     in_flight: bool,
     is_waited_for: bool,
@@ -66,40 +68,40 @@ impl Watched {
     pub fn of(book: &Book, own: &OwnState, now: Duration) -> Self {
         let mut all = Self { own: *own, ..Self::default() };
         for view in book.view() {
-            let job = label(&view.job.name);
-            all.jobs.push(JobMetrics {
-                labels: [("job", job.clone())],
-                processes: view.job.pids.len() as u64,
-                iteration: view.iteration,
-                open: view.open.into_iter().collect(),
-            });
+            let job = [("job", label(&view.job.name)), ("job_number", view.job.number.to_string())];
             for comm in view.comms {
                 let waited_for = view.waited_for.filter(|(of, _)| of.comm_hash == comm.key.hash);
                 let waited_for = waited_for.map_or(&[][..], |(_, ranks)| ranks);
                 all.add(&job, comm, waited_for, now);
             }
+            all.jobs.push(JobMetrics {
+                labels: job,
+                processes: view.job.pids.len() as u64,
+                iteration: view.iteration,
+                open: view.open.into_iter().collect(),
+            });
         }
         all.begun = AlertKind::ALL.into_iter().map(|kind| (kind, book.begun(kind))).collect();
         all
     }
 
-    fn add(&mut self, job: &str, comm: &CommState, waited_for: &[u32], now: Duration) {
-        let group = label(comm.name.as_deref().unwrap_or_default());
-        let labels = [("job", job.to_owned()), ("comm", comm.key.hash.clone()), ("group", group)];
-        if self.comms.len() < MAX_COMMUNICATORS {
-            self.comms.push((labels.clone(), comm.stands_for(now)));
-        }
+    fn add(&mut self, job: &JobLabels, comm: &CommState, waited_for: &[u32], now: Duration) {
+        let group = ("group", label(comm.name.as_deref().unwrap_or_default()));
+        let of_comm = ("comm", comm.key.hash.clone());
+        let [name, number] = job.clone();
+        let still = self.comms.entry([name.clone(), number, of_comm.clone(), group.clone()]).or_default();
+        *still = comm.stands_for(now).max(*still);
         let most = comm.launched();
         for rank in comm.here() {
             if self.ranks.len() >= MAX_RANKS {
                 self.ranks_left_out += 1;
                 continue;
             }
-            let [job, of_comm, group] = labels.clone();
             let gpu = rank.info.gpu.map_or_else(String::new, |gpu| gpu.to_string());
             let (number, pid) = (rank.info.rank.to_string(), rank.process.key.pid.to_string());
-            self.ranks.push(RankMetrics {
-                labels: [job, of_comm, group, ("rank", number), ("gpu", gpu), ("pid", pid)],
+            let labels =
+                [name.clone(), of_comm.clone(), group.clone(), ("rank", number), ("gpu", gpu), ("pid", pid)];
+            self.ranks.entry(labels).or_default().join(RankMetrics {
                 functions: functions(rank),
                 behind: rank.counts.launched().map(|count| most.saturating_sub(count)),
                 in_flight: rank.counts.has_ops_in_flight,
@@ -109,17 +111,32 @@ impl Watched {
     }
 }
 
-/// Returns the collectives that a rank has launched, by function; before 2.26 all in one.
-fn functions(rank: &RankState) -> Vec<(String, u64)> {
-    if rank.counts.by_function.is_empty() {
-        return rank.counts.launched().map(|count| (String::new(), count)).into_iter().collect();
+impl RankMetrics {
+    /// Takes the maximum of each value.
+    fn join(&mut self, other: Self) {
+        for (name, count) in other.functions {
+            let known = self.functions.entry(name).or_default();
+            *known = count.max(*known);
+        }
+        self.behind = self.behind.max(other.behind);
+        self.in_flight |= other.in_flight;
+        self.is_waited_for |= other.is_waited_for;
     }
-    let named = rank.counts.by_function.iter().enumerate().filter(|(_, count)| **count > 0);
-    let named = named.map(|(number, count)| {
-        let name = rank.info.functions.get(number);
-        (name.map_or_else(|| number.to_string(), |name| label(name)), *count)
-    });
-    named.collect()
+}
+
+/// Returns the collectives that a rank has launched, by function; before 2.26 all in one.
+fn functions(rank: &RankState) -> BTreeMap<String, u64> {
+    let counts = &rank.counts;
+    if counts.by_function.is_empty() {
+        return counts.launched().map(|count| (String::new(), count)).into_iter().collect();
+    }
+    let mut named = BTreeMap::<String, u64>::new();
+    for (number, count) in counts.by_function.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let name = rank.info.functions.get(number).map_or_else(|| number.to_string(), |name| label(name));
+        let sum = named.entry(name).or_default();
+        *sum = sum.saturating_add(*count);
+    }
+    named
 }
 
 /// Makes a label of what a program chose.
@@ -214,17 +231,18 @@ fn ranks(families: &mut Families<'_>, watched: &Watched) -> fmt::Result {
         watched.comms.iter().map(|(labels, still)| (labels.as_slice(), ConstGauge::new(still.as_secs_f64())));
     let help = "Time since a counter of the communicator, or a step of its operations, moved on this host.";
     families.family("watch_still", Some(&Unit::Seconds), help, still)?;
-    let launched = watched.ranks.iter().flat_map(|rank| {
+    let launched = watched.ranks.iter().flat_map(|(labels, rank)| {
         let functions = rank.functions.iter();
         functions.map(|(name, count)| {
-            ((rank.labels.as_slice(), [("function", name.as_str())]), ConstCounter::new(*count))
+            ((labels.as_slice(), [("function", name.as_str())]), ConstCounter::new(*count))
         })
     });
     let help = "NCCL's own count of the collectives that a rank launched, since the communicator was made; replays of \
                 CUDA graphs are not counted.";
     families.family("watch_collectives", None, help, launched)?;
     let each = |value: fn(&RankMetrics) -> Option<u64>| {
-        watched.ranks.iter().filter_map(move |rank| Some((rank.labels.as_slice(), gauge(value(rank)?))))
+        let series = watched.ranks.iter();
+        series.filter_map(move |(labels, rank)| Some((labels.as_slice(), gauge(value(rank)?))))
     };
     let help = "Collectives that another rank of this host has launched, and this one has not.";
     families.family("watch_behind_collectives", None, help, each(|rank| rank.behind))?;

@@ -22,6 +22,12 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)).unwrap()
 }
 
+fn text_of(book: &Book) -> String {
+    let metrics = WatchedMetrics::new(GpuSamples::default());
+    metrics.put(Watched::of(book, &OwnState::default(), Duration::from_secs(100)));
+    metrics.text().unwrap()
+}
+
 /// Readings of a job with an iteration of ten seconds.
 fn text() -> String {
     let comm = Arc::new(CommKey { hash: "0x1".into(), n_ranks: 2, uid: 0 });
@@ -50,9 +56,43 @@ fn text() -> String {
         };
         book.take(&[process(0), process(1)], &HostReading::default(), Duration::from_secs(second));
     }
-    let metrics = WatchedMetrics::new(GpuSamples::default());
-    metrics.put(Watched::of(&book, &OwnState::default(), Duration::from_secs(100)));
-    metrics.text().unwrap()
+    text_of(&book)
+}
+
+/// A process that claims ranks of these communicators, by hash and size.
+fn process(pid: u32, user: &str, comms: &[(&str, u32)]) -> ProcessReading {
+    let rank = |(hash, n_ranks): &(&str, u32)| RankReading {
+        info: Arc::new(RankInfo {
+            comm: Arc::new(CommKey { hash: (*hash).into(), n_ranks: *n_ranks, uid: 0 }),
+            functions: vec!["All Reduce".into(), "All\nReduce".into(), "3".into()],
+            ..RankInfo::default()
+        }),
+        state: RankCounts::Read(Counts { by_function: vec![1, u64::MAX, 1, 1], ..Counts::default() }),
+        steps: None,
+        failure: None,
+    };
+    let key = ProcessKey { pid, started: 1 };
+    let (job, user) = (Some("4711".into()), user.into());
+    let info = ProcessInfo { key, job, user, ..ProcessInfo::default() };
+    let ranks = comms.iter().map(rank).collect();
+    ProcessReading { info: Arc::new(info), is_live: true, ranks, processor: None }
+}
+
+/// Tenants choose names of jobs and functions, and what their communicators look like.
+#[test]
+fn no_scrape_has_a_series_twice() {
+    let mut book = Book::default();
+    let readings = [process(1, "ann", &[("0x1", 2)]), process(2, "bob", &[("0x2", 2), ("0x2", 3)])];
+    book.take(&readings, &HostReading::default(), Duration::from_secs(1));
+    let text = text_of(&book);
+    let mut series = BTreeSet::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (one, _) = line.rsplit_once(' ').unwrap();
+        assert!(series.insert(one), "{one} stands there twice:\n{text}");
+    }
+    let hangs = series.iter().filter(|one| one.contains("watch_alert{") && one.contains("hang"));
+    assert_eq!(hangs.count(), 2, "{text}");
+    assert!(text.contains(&format!("function=\"All_Reduce\"}} {}\n", u64::MAX)), "{text}");
 }
 
 /// Returns the metrics with their labels, as docs/WATCH.md has them.
@@ -80,7 +120,7 @@ fn the_documentation_has_what_is_exported_and_nothing_else() {
     assert_eq!(exported, documented.into_keys().collect());
     // What a program chose is a plain label.
     assert!(text.contains("group=\"dp__1__\"") && text.contains("function=\"AllReduce\""), "{text}");
-    assert!(text.contains("ncclflow_watch_iteration_seconds{job=\"17\"} 10"), "{text}");
+    assert!(text.contains("ncclflow_watch_iteration_seconds{job=\"17\",job_number=\"1\"} 10"), "{text}");
 }
 
 #[test]
