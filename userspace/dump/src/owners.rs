@@ -10,7 +10,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::{ProcessId, ProcessReport, RankReport};
-use flow::{identity::JobVariable, text::joined};
+use flow::{
+    identity::{Container, JobVariable},
+    text::joined,
+};
 
 /// Owner of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -25,6 +28,9 @@ pub struct Owner {
     /// Container: `containerd:0123456789ab`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
+    /// UID of the Kubernetes pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
 }
 
 impl Owner {
@@ -36,7 +42,8 @@ impl Owner {
             uid,
             user,
             job: job.map(str::to_owned),
-            container: container.map(|container| container.short()),
+            container: container.as_ref().map(Container::short),
+            pod: container.and_then(|container| container.pod),
         }
     }
 
@@ -129,7 +136,8 @@ mod tests {
     }
 
     fn process(host: &str, pid: u32, uid: u32, job: Option<&str>) -> ProcessReport {
-        let owner = Owner { uid, user: uid.to_string(), job: job.map(str::to_owned), container: None };
+        let (user, job) = (uid.to_string(), job.map(str::to_owned));
+        let owner = Owner { uid, user, job, ..Owner::default() };
         ProcessReport { host: host.to_owned(), pid, owner: Some(owner), ..ProcessReport::default() }
     }
 

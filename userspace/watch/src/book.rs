@@ -23,6 +23,8 @@ const STATUS_EVERY: Duration = Duration::from_mins(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedLook {
     pub job: u64,
+    /// Tenant of the job.
+    pub whose: String,
     pub pids: Vec<u32>,
 }
 
@@ -85,7 +87,7 @@ impl Book {
                 let others = readings.iter().filter(|reading| is_coming && is_of_job(reading, job));
                 let infos = job.processes.iter().chain(others.map(|reading| &reading.info));
                 let pids = infos.map(|process| process.key.pid).collect();
-                news.looks.push(WantedLook { job: job.number, pids });
+                news.looks.push(WantedLook { job: job.number, whose: job.whose(), pids });
             }
             news.events.extend(steps.events);
         }

@@ -1,6 +1,7 @@
 //! Takes dumps, and keeps them, in a thread of its own: a dump takes seconds, and a disk may not answer.
 
 use std::{
+    collections::{BTreeMap, VecDeque},
     io,
     sync::mpsc::{self, Receiver, Sender},
     thread,
@@ -18,8 +19,41 @@ use crate::store::Store;
 pub(crate) enum Ask {
     /// A dump of these processes of a job.
     Look { job: u64, pids: Vec<u32> },
-    /// Keep a dump under this name; without one, take it first.
-    Keep { event: u64, name: String, pids: Vec<u32>, report: Option<Box<DumpReport>> },
+    /// Keep a dump of a tenant's job under this name; without one, take it first.
+    Keep { event: u64, name: String, whose: String, pids: Vec<u32>, report: Option<Box<DumpReport>> },
+}
+
+/// Questions that wait, by tenant. Tenants take turns: whoever has many hangs delays its own.
+#[derive(Debug, Default)]
+struct Waiting {
+    of: BTreeMap<String, VecDeque<Ask>>,
+    turns: VecDeque<String>,
+}
+
+impl Waiting {
+    fn put(&mut self, (whose, ask): (String, Ask)) {
+        let own = self.of.entry(whose.clone()).or_default();
+        if own.is_empty() {
+            self.turns.push_back(whose);
+        }
+        match ask {
+            // What was taken is only written: its event waits for that.
+            Ask::Keep { report: Some(_), .. } => own.push_front(ask),
+            _ => own.push_back(ask),
+        }
+    }
+
+    fn take(&mut self) -> Option<Ask> {
+        let whose = self.turns.pop_front()?;
+        let own = self.of.get_mut(&whose)?;
+        let ask = own.pop_front();
+        if own.is_empty() {
+            self.of.remove(&whose);
+        } else {
+            self.turns.push_back(whose);
+        }
+        ask
+    }
 }
 
 /// Answer of the thread.
@@ -38,7 +72,7 @@ pub(crate) enum Answer {
 
 #[derive(Debug)]
 pub(crate) struct Dumps {
-    asks: Sender<Ask>,
+    asks: Sender<(String, Ask)>,
     pub(crate) answers: Receiver<Answer>,
 }
 
@@ -48,7 +82,7 @@ impl Dumps {
     /// # Errors
     /// No thread can be started.
     pub(crate) fn start(debug_files: DebugFiles, store: Option<Store>) -> io::Result<Self> {
-        let (asks, asked) = mpsc::channel();
+        let (asks, asked) = mpsc::channel::<(String, Ask)>();
         let (answered, answers) = mpsc::channel();
         let options = DumpOptions {
             interval: Duration::from_millis(500),
@@ -59,18 +93,26 @@ impl Dumps {
         };
         thread::Builder::new().name("ncclflow-dump".to_owned()).spawn(move || {
             privileges::keep_only(privileges::DUMPS.union(privileges::WRITES_ELSEWHERE));
-            for ask in asked {
-                if answered.send(answer(ask, &options, store.as_ref())).is_err() {
-                    return;
+            let mut waiting = Waiting::default();
+            while let Ok(first) = asked.recv() {
+                waiting.put(first);
+                loop {
+                    for ask in asked.try_iter() {
+                        waiting.put(ask);
+                    }
+                    let Some(ask) = waiting.take() else { break };
+                    if answered.send(answer(ask, &options, store.as_ref())).is_err() {
+                        return;
+                    }
                 }
             }
         })?;
         Ok(Self { asks, answers })
     }
 
-    /// Asks without waiting. `false`: the thread has ended.
-    pub(crate) fn ask(&self, ask: Ask) -> bool {
-        self.asks.send(ask).is_ok()
+    /// Asks without waiting, for a tenant. `false`: the thread has ended.
+    pub(crate) fn ask(&self, whose: String, ask: Ask) -> bool {
+        self.asks.send((whose, ask)).is_ok()
     }
 }
 
@@ -81,13 +123,36 @@ fn answer(ask: Ask, options: &DumpOptions, store: Option<&Store>) -> Answer {
     };
     match ask {
         Ask::Look { job, pids } => Answer::Looked { job, report: take(pids) },
-        Ask::Keep { event, name, pids, report } => {
+        Ask::Keep { event, name, whose, pids, report } => {
             let report = report.map_or_else(|| take(pids), Ok);
             let keep = |report: Box<DumpReport>| {
                 let store = store.ok_or("dumps are not kept")?;
-                store.keep(&name, &report).map_err(|error| format!("{error:#}"))
+                store.keep(&name, &whose, &report).map_err(|error| format!("{error:#}"))
             };
             Answer::Kept { event, kept: report.and_then(keep) }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_one_tenants_hangs_delays_its_own_and_what_was_taken_is_written_first() {
+        let mut waiting = Waiting::default();
+        let look = |job: u64| Ask::Look { job, pids: Vec::new() };
+        (0..150).for_each(|job| waiting.put(("ann".to_owned(), look(job))));
+        let report = Some(Box::default());
+        let (name, whose) = (String::new(), "ann".to_owned());
+        waiting.put(("ann".to_owned(), Ask::Keep { event: 1, name, whose, pids: Vec::new(), report }));
+        (200..202).for_each(|job| waiting.put(("bob".to_owned(), look(job))));
+        let job = |ask: Ask| match ask {
+            Ask::Look { job, .. } => Some(job),
+            Ask::Keep { .. } => None,
+        };
+        let taken: Vec<Option<u64>> = std::iter::from_fn(|| waiting.take()).map(job).collect();
+        assert_eq!(taken[..6], [None, Some(200), Some(0), Some(201), Some(1), Some(2)]);
+        assert_eq!((taken.len(), waiting.of.len(), waiting.turns.len()), (153, 0, 0));
     }
 }

@@ -88,6 +88,12 @@ pub struct JobOfEvent {
     pub user: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
+    /// UID of the Kubernetes pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// Tenant of the first process.
+    #[serde(skip)]
+    pub whose: String,
     /// Processes of this host.
     pub pids: Vec<u32>,
     pub communicators: usize,

@@ -97,6 +97,11 @@ impl Job {
         })
     }
 
+    /// Returns the tenant of the first process.
+    pub(crate) fn whose(&self) -> String {
+        self.processes.first().map_or_else(String::new, |first| first.whose().to_owned())
+    }
+
     pub(crate) fn described(&self, communicators: usize) -> JobOfEvent {
         let first = self.processes.first();
         JobOfEvent {
@@ -104,6 +109,8 @@ impl Job {
             name: self.name(),
             user: first.map(|first| first.user.clone()).unwrap_or_default(),
             container: first.and_then(|first| first.container.clone()),
+            pod: first.and_then(|first| first.pod.clone()),
+            whose: self.whose(),
             pids: self.processes.iter().map(|process| process.key.pid).collect(),
             communicators,
         }

@@ -156,6 +156,7 @@ impl Live {
             user: owner.user,
             job: owner.job,
             container: owner.container,
+            pod: owner.pod,
         };
         let ranks = watched.communicators().iter().map(|known| Arc::new(rank_info(known, uid)));
         Self {

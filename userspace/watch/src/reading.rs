@@ -37,6 +37,15 @@ pub struct ProcessInfo {
     /// `SLURM_JOB_ID` of the initial environment.
     pub job: Option<String>,
     pub container: Option<String>,
+    /// UID of the Kubernetes pod.
+    pub pod: Option<String>,
+}
+
+impl ProcessInfo {
+    /// Returns the tenant, where something is shared out: the pod, the container, or the user.
+    pub fn whose(&self) -> &str {
+        self.pod.as_deref().or(self.container.as_deref()).unwrap_or(&self.user)
+    }
 }
 
 /// Facts about a rank that do not change.

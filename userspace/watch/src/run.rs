@@ -17,7 +17,7 @@ use crate::{
     blind::{BlindChange, Blindness},
     book::{Book, News, WantedLook},
     dumps::{Answer, Ask, Dumps},
-    event::{AlertKind, Event, EventBody, EventType, SCHEMA},
+    event::{AlertKind, Event, EventBody, EventType, JobOfEvent, SCHEMA},
     exec::Exec,
     find::{Find, Found},
     live::Processes,
@@ -264,9 +264,9 @@ impl Running<'_> {
         let host = HostReading { gpus: self.processes.gpus(&self.options.gpus), ports: self.ports.latest() };
         let News { events, looks } = self.book.take(&readings, &host, now);
         self.tell_all(events, None);
-        for WantedLook { job, pids } in looks {
+        for WantedLook { job, whose, pids } in looks {
             self.looking.insert(job, pids.clone());
-            self.ask(Ask::Look { job, pids });
+            self.ask(whose, Ask::Look { job, pids });
         }
         let statuses = self.book.statuses(now);
         self.tell_all(statuses, None);
@@ -314,9 +314,9 @@ impl Running<'_> {
         }
     }
 
-    fn ask(&mut self, ask: Ask) {
+    fn ask(&mut self, whose: String, ask: Ask) {
         let now = self.now();
-        if self.dumps.ask(ask) {
+        if self.dumps.ask(whose, ask) {
             self.outstanding.get_or_insert(now);
         }
     }
@@ -443,9 +443,10 @@ impl Running<'_> {
             let (number, since) = (self.events, self.now());
             let kind = body.kind.map_or("alert", AlertKind::name);
             let name = store::name(unix_time_ns / 1_000_000, kind);
-            let pids = body.job.as_ref().map(|job| job.pids.clone()).unwrap_or_default();
+            let JobOfEvent { pids, whose, .. } = body.job.clone().unwrap_or_default();
             self.held.insert(number, Held { body, unix_time_ns, since });
-            self.ask(Ask::Keep { event: number, name, pids, report: report.take() });
+            let keep = Ask::Keep { event: number, name, whose: whose.clone(), pids, report: report.take() };
+            self.ask(whose, keep);
         }
     }
 
@@ -465,8 +466,7 @@ impl Running<'_> {
             && let Ok(mut line) = serde_json::to_vec(&event)
         {
             line.push(b'\n');
-            let job = event.body.job.as_ref();
-            exec.tell(line, job.map_or("", |job| job.container.as_deref().unwrap_or(&job.user)));
+            exec.tell(line, event.body.job.as_ref().map_or("", |job| &job.whose));
         }
     }
 

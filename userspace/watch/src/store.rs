@@ -1,12 +1,16 @@
-//! The folder in which dumps are kept: so many and so large at most; the oldest go.
+//! The folder in which dumps are kept: so many and so large at most; the oldest of the tenant with most go.
 //!
-//! Each dump is a folder of its own: `dump.json`, `dump.txt`, and a file for each rank in the form of torch's
-//! flight recorder. Only folders that have the form of these names are ever removed.
+//! Each dump is a folder of its own: `dump.json`, `dump.txt`, `tenant` with the name of the job's tenant, and a
+//! file for each rank in the form of torch's flight recorder. Only folders that have the form of these names are ever removed.
 
-use std::{io::Write as _, path::Path};
+use std::{
+    collections::BTreeMap,
+    io::{self, Read as _, Write as _},
+    path::Path,
+};
 
 use analysis::export::RankFiles;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use dump::DumpReport;
 use flow::text::REPORT_WIDTH;
 use recording::sinks::{OutputDir, OutputFile, Share};
@@ -15,6 +19,9 @@ use recording::sinks::{OutputDir, OutputFile, Share};
 const PREFIX: &str = "alert-";
 const JSON: &str = "dump.json";
 const TEXT: &str = "dump.txt";
+const TENANT: &str = "tenant";
+/// Most bytes that are read of a tenant's name.
+const MAX_TENANT: u64 = 1024;
 /// Folder of the flight recorder's files.
 const RANKS: &str = "flight-recorder";
 
@@ -46,26 +53,31 @@ impl Store {
         Ok(Self { dir, budget })
     }
 
-    /// Keeps a dump, after room was made for it. Returns the path of its folder.
+    /// Keeps a dump of a tenant's job, after room was made for it. Returns the path of its folder.
     ///
     /// # Errors
-    /// It cannot be written: what was written of it is removed.
-    pub(crate) fn keep(&self, name: &str, report: &DumpReport) -> Result<String> {
-        self.make_room(self.budget.dumps.saturating_sub(1), self.budget.bytes);
-        let written = self.write(name, report);
+    /// It cannot be written: what was written of it is removed. Or it is larger than what others leave.
+    pub(crate) fn keep(&self, name: &str, whose: &str, report: &DumpReport) -> Result<String> {
+        self.make_room(Some(whose));
+        let written = self.write(name, whose, report);
         if written.is_err() {
             self.remove(name);
         }
-        self.make_room(self.budget.dumps, self.budget.bytes);
+        self.make_room(None);
         written.with_context(|| format!("keeping a dump in `{}`", self.dir.path().display()))?;
+        ensure!(
+            self.dir.open_subfolder(name).is_ok(),
+            "a dump is larger than what dumps of other tenants leave"
+        );
         Ok(self.dir.path().join(name).display().to_string())
     }
 
-    fn write(&self, name: &str, report: &DumpReport) -> Result<()> {
+    fn write(&self, name: &str, whose: &str, report: &DumpReport) -> Result<()> {
         let dir = self.dir.subfolder(name)?;
         let file = |name: &str, bytes: &[u8]| {
             dir.replace_file(Share::Free, name, |file: &mut OutputFile| file.write_all(bytes))
         };
+        file(TENANT, whose.as_bytes())?;
         file(JSON, &serde_json::to_vec(report)?)?;
         file(TEXT, dump::render(report, true, REPORT_WIDTH).as_bytes())?;
         let ranks = dump::recorder_dumps(report).ranks;
@@ -80,22 +92,46 @@ impl Store {
         Ok(())
     }
 
-    /// Removes the oldest dumps until so many are left, and all have so many bytes at most. The latest one
-    /// stays, whatever its size.
-    fn make_room(&self, dumps: usize, bytes: u64) {
+    /// Removes dumps until there are as many, and as large, as may be: the oldest of the tenant that has most, so
+    /// that nobody's alerts take the dumps of others. One stays, whatever its size. `coming`: the tenant whose
+    /// dump is written next.
+    fn make_room(&self, coming: Option<&str>) {
         let names = self.dir.names().unwrap_or_default();
-        let mut names: Vec<(&String, u64)> =
-            names.iter().filter(|name| is_dump(name)).map(|name| (name, self.size(name))).collect();
-        let mut sum: u64 = names.iter().map(|(_, size)| size).sum();
-        names.reverse();
-        while let Some((name, size)) = names.pop() {
-            let is_over = names.len() + 1 > dumps || (sum > bytes && !names.is_empty());
-            if !is_over {
+        let mut kept: Vec<(&String, String, u64)> = names
+            .iter()
+            .filter(|name| is_dump(name))
+            .map(|name| (name, self.whose(name), self.size(name)))
+            .collect();
+        loop {
+            let count = kept.len() + usize::from(coming.is_some());
+            let bytes: u64 = kept.iter().map(|(.., size)| size).sum();
+            let are_too_many = count > self.budget.dumps;
+            if !are_too_many && (bytes <= self.budget.bytes || count < 2) {
                 return;
             }
-            self.remove(name);
-            sum = sum.saturating_sub(size);
+            let mut of: BTreeMap<&str, u64> = BTreeMap::new();
+            if let Some(whose) = coming.filter(|_| are_too_many) {
+                of.insert(whose, 1);
+            }
+            for (_, whose, size) in &kept {
+                *of.entry(whose).or_default() += if are_too_many { 1 } else { *size };
+            }
+            // Of equal ones the last is taken: from the end, that is the oldest.
+            let most = kept.iter().enumerate().rev().max_by_key(|(_, (_, whose, _))| of.get(whose.as_str()));
+            let Some(at) = most.map(|(at, _)| at) else { return };
+            self.remove(kept.remove(at).0);
         }
+    }
+
+    /// Returns the tenant of a dump; empty where an older ncclflow kept it.
+    fn whose(&self, name: &str) -> String {
+        let read = || -> io::Result<String> {
+            let mut whose = String::new();
+            let file = self.dir.open_subfolder(name)?.open_file(TENANT)?;
+            file.take(MAX_TENANT).read_to_string(&mut whose)?;
+            Ok(whose)
+        };
+        read().unwrap_or_default()
     }
 
     fn size(&self, name: &str) -> u64 {
@@ -154,7 +190,7 @@ mod tests {
         let path = folder.path().join("dumps");
         let of = |at: u64| name(1_700_000_000_000 + at, "hang");
         for at in 0..5 {
-            store(&path, 3, 1 << 30).keep(&of(at), &DumpReport::default()).unwrap();
+            store(&path, 3, 1 << 30).keep(&of(at), "ann", &DumpReport::default()).unwrap();
         }
         assert_eq!(names(&path), [of(2), of(3), of(4)]);
         let own = path.join("alert-mine");
@@ -162,9 +198,29 @@ mod tests {
         let text = fs::read_to_string(path.join(of(4)).join(TEXT)).unwrap();
         assert!(!text.is_empty() && path.join(of(4)).join(JSON).is_file());
         // Each has some hundred bytes: two do not fit, and the latest stays in any case.
-        store(&path, 3, 10).keep(&of(5), &DumpReport::default()).unwrap();
+        store(&path, 3, 10).keep(&of(5), "ann", &DumpReport::default()).unwrap();
         assert_eq!(names(&path), [of(5), "alert-mine".to_owned()]);
         assert!(own.is_dir());
+    }
+
+    #[test]
+    fn a_flood_of_one_tenants_dumps_takes_its_own_and_not_those_of_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dumps");
+        let of = |at: u64| name(1_700_000_000_000 + at, "hang");
+        let keep =
+            |at: u64, whose: &str| store(&path, 4, 1 << 30).keep(&of(at), whose, &DumpReport::default());
+        (0..2).for_each(|at| drop(keep(at, "ann").unwrap()));
+        (2..50).for_each(|at| drop(keep(at, "bob").unwrap()));
+        assert_eq!(names(&path), [of(0), of(1), of(48), of(49)]);
+        keep(50, "eve").unwrap();
+        keep(51, "eve").unwrap();
+        assert_eq!(names(&path), [of(1), of(49), of(50), of(51)]);
+        // One that is too large takes its tenant's, itself at last.
+        let large = DumpReport { hosts: vec!["x".repeat(10_000)], ..DumpReport::default() };
+        let error = store(&path, 4, 10_000).keep(&of(52), "eve", &large).unwrap_err();
+        assert!(format!("{error:#}").contains("larger than what dumps of other tenants leave"), "{error:#}");
+        assert_eq!(names(&path), [of(1), of(49)]);
     }
 
     #[test]
@@ -174,7 +230,7 @@ mod tests {
         let store = store(&path, 3, 1 << 30);
         // A folder in the place of a file.
         fs::create_dir_all(path.join("alert-1700000000000-hang").join(JSON).join("x")).unwrap();
-        let error = store.keep("alert-1700000000000-hang", &DumpReport::default()).unwrap_err();
+        let error = store.keep("alert-1700000000000-hang", "ann", &DumpReport::default()).unwrap_err();
         assert!(format!("{error:#}").contains("keeping a dump in"), "{error:#}");
     }
 }
