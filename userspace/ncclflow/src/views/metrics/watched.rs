@@ -20,8 +20,9 @@ use super::{
     families::{Families, gauge},
     gpu_families,
 };
+use flow::quota::in_turns;
 use inspect::gpu::GpuSamples;
-use watch::{AlertKind, Book, CommState, OwnState, RankState};
+use watch::{AlertKind, Book, CommState, JobView, OwnState, RankState};
 
 /// Most ranks that have series of their own.
 const MAX_RANKS: usize = 512;
@@ -64,49 +65,53 @@ struct RankMetrics {
 }
 
 impl Watched {
-    /// Takes what is known at a moment.
+    /// Takes what is known at a moment. Where there are too many ranks, tenants take turns.
     pub fn of(book: &Book, own: &OwnState, now: Duration) -> Self {
-        let mut all = Self { own: *own, ..Self::default() };
-        for view in book.view() {
-            let job = [("job", label(&view.job.name)), ("job_number", view.job.number.to_string())];
-            for comm in view.comms {
-                let waited_for = view.waited_for.filter(|(of, _)| of.comm_hash == comm.key.hash);
-                let waited_for = waited_for.map_or(&[][..], |(_, ranks)| ranks);
-                all.add(&job, comm, waited_for, now);
-            }
-            all.jobs.push(JobMetrics {
-                labels: job,
-                processes: view.job.pids.len() as u64,
-                iteration: view.iteration,
-                open: view.open.into_iter().collect(),
-            });
+        let views: Vec<JobView<'_>> = book.view().collect();
+        let comms = views.iter().flat_map(|view| view.comms.iter().map(move |comm| (view, *comm)));
+        let ranks = comms
+            .flat_map(|(view, comm)| comm.here().map(move |rank| (rank.process.whose(), (view, comm, rank))));
+        let (ranks, left_out) = in_turns(ranks, MAX_RANKS);
+        let mut all = Self { own: *own, ranks_left_out: left_out.len() as u64, ..Self::default() };
+        for (view, comm, rank) in ranks {
+            all.add(view, comm, rank, now);
         }
         all.begun = AlertKind::ALL.into_iter().map(|kind| (kind, book.begun(kind))).collect();
+        all.jobs = views.into_iter().map(JobMetrics::of).collect();
         all
     }
 
-    fn add(&mut self, job: &JobLabels, comm: &CommState, waited_for: &[u32], now: Duration) {
-        let group = ("group", label(comm.name.as_deref().unwrap_or_default()));
+    /// Adds a rank, and its communicator.
+    fn add(&mut self, view: &JobView<'_>, comm: &CommState, rank: &RankState, now: Duration) {
+        let [name, number] = job_labels(view);
         let of_comm = ("comm", comm.key.hash.clone());
-        let [name, number] = job.clone();
+        let group = ("group", label(comm.name.as_deref().unwrap_or_default()));
         let still = self.comms.entry([name.clone(), number, of_comm.clone(), group.clone()]).or_default();
         *still = comm.stands_for(now).max(*still);
-        let most = comm.launched();
-        for rank in comm.here() {
-            if self.ranks.len() >= MAX_RANKS {
-                self.ranks_left_out += 1;
-                continue;
-            }
-            let gpu = rank.info.gpu.map_or_else(String::new, |gpu| gpu.to_string());
-            let (number, pid) = (rank.info.rank.to_string(), rank.process.key.pid.to_string());
-            let labels =
-                [name.clone(), of_comm.clone(), group.clone(), ("rank", number), ("gpu", gpu), ("pid", pid)];
-            self.ranks.entry(labels).or_default().join(RankMetrics {
-                functions: functions(rank),
-                behind: rank.counts.launched().map(|count| most.saturating_sub(count)),
-                in_flight: rank.counts.has_ops_in_flight,
-                is_waited_for: waited_for.contains(&rank.info.rank),
-            });
+        let gpu = rank.info.gpu.map_or_else(String::new, |gpu| gpu.to_string());
+        let (number, pid) = (rank.info.rank.to_string(), rank.process.key.pid.to_string());
+        let labels = [name, of_comm, group, ("rank", number), ("gpu", gpu), ("pid", pid)];
+        let waited_for = view.waited_for.filter(|(of, _)| of.comm_hash == comm.key.hash);
+        self.ranks.entry(labels).or_default().join(RankMetrics {
+            functions: functions(rank),
+            behind: rank.counts.launched().map(|count| comm.launched().saturating_sub(count)),
+            in_flight: rank.counts.has_ops_in_flight,
+            is_waited_for: waited_for.is_some_and(|(_, ranks)| ranks.contains(&rank.info.rank)),
+        });
+    }
+}
+
+fn job_labels(view: &JobView<'_>) -> JobLabels {
+    [("job", label(&view.job.name)), ("job_number", view.job.number.to_string())]
+}
+
+impl JobMetrics {
+    fn of(view: JobView<'_>) -> Self {
+        Self {
+            labels: job_labels(&view),
+            processes: view.job.pids.len() as u64,
+            iteration: view.iteration,
+            open: view.open.into_iter().collect(),
         }
     }
 }

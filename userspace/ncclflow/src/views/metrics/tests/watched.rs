@@ -95,6 +95,20 @@ fn no_scrape_has_a_series_twice() {
     assert!(text.contains(&format!("function=\"All_Reduce\"}} {}\n", u64::MAX)), "{text}");
 }
 
+#[test]
+fn a_flood_of_one_tenants_ranks_leaves_others_theirs() {
+    let hashes: Vec<String> = (0..600).map(|number| format!("0x{number:04}")).collect();
+    let forged: Vec<(&str, u32)> = hashes.iter().map(|hash| (hash.as_str(), 2)).collect();
+    let mut book = Book::default();
+    let readings = [process(1, "eve", &forged), process(2, "ann", &[("0x9999", 2)])];
+    book.take(&readings, &HostReading::default(), Duration::from_secs(1));
+    let text = text_of(&book);
+    assert!(text.contains("ncclflow_watch_in_flight{job=\"4711\",comm=\"0x9999\""), "{text}");
+    assert!(text.contains("ncclflow_watch_still_seconds{job=\"4711\",job_number=\"2\",comm=\"0x9999\""));
+    assert!(text.contains("ncclflow_watch_ranks_left_out 89.0\n"), "{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("ncclflow_watch_in_flight{")).count(), 512);
+}
+
 /// Returns the metrics with their labels, as docs/WATCH.md has them.
 fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let quoted =
