@@ -1,5 +1,6 @@
 //! Events, as `--json` writes them and as `--exec` gets them (docs/WATCH.md).
 
+use flow::text::PlainWriter;
 use serde::Serialize;
 
 use crate::phase::Phase;
@@ -183,4 +184,30 @@ pub struct Event {
     /// Folder of the dump, with `--dump-to`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dump: Option<String>,
+}
+
+impl Event {
+    /// Returns a line of JSON. What a terminal would obey in tenants' names is escaped.
+    pub(crate) fn line(&self) -> serde_json::Result<Vec<u8>> {
+        let mut line = Vec::new();
+        serde_json::to_writer(PlainWriter::of_json(&mut line), self)?;
+        line.push(b'\n');
+        Ok(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_the_same_and_has_nothing_that_a_terminal_obeys() {
+        let body = EventBody::new(EventType::Begin, "a\u{202e}b\u{9b}31m\n".to_owned());
+        let host = "n1".to_owned();
+        let event = Event { ncclflow: "1", schema: SCHEMA, unix_time_ns: 1, host, body, dump: None };
+        let line = String::from_utf8(event.line().unwrap()).unwrap();
+        assert!(!line.trim_end().contains(flow::text::is_obeyed), "{line:?}");
+        let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read["sentence"], event.body.sentence);
+    }
 }

@@ -463,9 +463,8 @@ impl Running<'_> {
         let event = Event { ncclflow, schema: SCHEMA, unix_time_ns, host: host_name(), body, dump };
         self.observer.event(&event);
         if let Some(exec) = self.exec.as_mut().filter(|_| wakes)
-            && let Ok(mut line) = serde_json::to_vec(&event)
+            && let Ok(line) = event.line()
         {
-            line.push(b'\n');
             exec.tell(line, event.body.job.as_ref().map_or("", |job| &job.whose));
         }
     }

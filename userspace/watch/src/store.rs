@@ -12,7 +12,7 @@ use std::{
 use analysis::export::RankFiles;
 use anyhow::{Context as _, Result, ensure};
 use dump::DumpReport;
-use flow::text::REPORT_WIDTH;
+use flow::text::{PlainWriter, REPORT_WIDTH};
 use recording::sinks::{OutputDir, OutputFile, Share};
 
 /// Beginning of the names of dumps. A number follows that counts milliseconds since 1970.
@@ -78,8 +78,12 @@ impl Store {
             dir.replace_file(Share::Free, name, |file: &mut OutputFile| file.write_all(bytes))
         };
         file(TENANT, whose.as_bytes())?;
-        file(JSON, &serde_json::to_vec(report)?)?;
-        file(TEXT, dump::render(report, true, REPORT_WIDTH).as_bytes())?;
+        // Tenants' names stand in both, and people show them on terminals.
+        let (mut json, mut text) = (Vec::new(), Vec::new());
+        serde_json::to_writer(PlainWriter::of_json(&mut json), report)?;
+        PlainWriter::new(&mut text).write_all(dump::render(report, true, REPORT_WIDTH).as_bytes())?;
+        file(JSON, &json)?;
+        file(TEXT, &text)?;
         let ranks = dump::recorder_dumps(report).ranks;
         if ranks.is_empty() {
             return Ok(());
@@ -169,6 +173,8 @@ fn is_dump(name: &str) -> bool {
 mod tests {
     use std::fs;
 
+    use dump::ProcessReport;
+
     use super::*;
 
     fn store(path: &Path, dumps: usize, bytes: u64) -> Store {
@@ -221,6 +227,22 @@ mod tests {
         let error = store(&path, 4, 10_000).keep(&of(52), "eve", &large).unwrap_err();
         assert!(format!("{error:#}").contains("larger than what dumps of other tenants leave"), "{error:#}");
         assert_eq!(names(&path), [of(1), of(49)]);
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_in_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("dumps");
+        let hostile = "a\u{202e}b\u{1b}[31m".to_owned();
+        let process =
+            ProcessReport { name: hostile.clone(), error: Some(hostile), ..ProcessReport::default() };
+        let report = DumpReport { processes: vec![process], ..DumpReport::default() };
+        let kept = store(&path, 3, 1 << 30).keep("alert-1700000000000-hang", "ann", &report).unwrap();
+        let read = |name: &str| fs::read_to_string(Path::new(&kept).join(name)).unwrap();
+        let (json, text) = (read(JSON), read(TEXT));
+        assert!(text.contains("a\u{fffd}b") && json.contains("a\\u202eb"), "{text}{json}");
+        assert!(!text.replace('\n', "").contains(flow::text::is_obeyed), "{text:?}");
+        assert!(!json.contains(flow::text::is_obeyed), "{json:?}");
     }
 
     #[test]
