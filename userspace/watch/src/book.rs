@@ -2,7 +2,7 @@
 //! time is a value.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     sync::Arc,
     time::Duration,
 };
@@ -14,6 +14,7 @@ use crate::{
     look::Look,
     reading::{CommKey, HostReading, ProcessInfo, ProcessKey, ProcessReading},
     settings::Settings,
+    standing::LOOK_AHEAD,
 };
 
 /// Time between two statuses of a job.
@@ -52,6 +53,8 @@ pub struct JobView<'b> {
 pub struct Book {
     settings: Settings,
     comms: BTreeMap<Arc<CommKey>, CommState>,
+    /// Communicators of which two tenants claim one rank: there each tenant's ranks are a communicator of their own.
+    apart: BTreeSet<Arc<CommKey>>,
     /// Job of each process.
     jobs_of: BTreeMap<ProcessKey, u64>,
     jobs: BTreeMap<u64, Job>,
@@ -86,8 +89,11 @@ impl Book {
                 let is_coming = own.iter().any(|comm| comm.is_coming());
                 let others = readings.iter().filter(|reading| is_coming && is_of_job(reading, job));
                 let infos = job.processes.iter().chain(others.map(|reading| &reading.info));
+                let only = job.looked_at_alone(&own, self.settings.least.saturating_sub(LOOK_AHEAD), now);
+                let infos = infos.filter(|info| only.as_deref().is_none_or(|only| info.whose() == only));
                 let pids = infos.map(|process| process.key.pid).collect();
-                news.looks.push(WantedLook { job: job.number, whose: job.whose(), pids });
+                let whose = only.unwrap_or_else(|| job.whose());
+                news.looks.push(WantedLook { job: job.number, whose, pids });
             }
             news.events.extend(steps.events);
         }
@@ -149,37 +155,73 @@ impl Book {
 
     /// Tells which communicators stand for so long that the steps of their proxies are worth a look.
     pub fn stands(&self, key: &CommKey, longer_than: Duration, now: Duration) -> bool {
-        self.comms.get(key).is_some_and(|state| state.has_moved && state.stands_for(now) >= longer_than)
+        let mut alike = self.comms.range::<CommKey, _>(key..).take_while(|(other, _)| other.is_like(key));
+        alike.any(|(_, state)| state.has_moved && now.saturating_sub(state.still_since()) >= longer_than)
+    }
+
+    /// Finds communicators of which two tenants claim one rank. A tenant can write any hash and rank into its own
+    /// memory, and tenants can have one user. Without such a claim they are one job, as pods of one host can be.
+    fn tell_apart(&mut self, readings: &[ProcessReading]) {
+        let mut claims: BTreeMap<&Arc<CommKey>, BTreeMap<u32, &str>> = BTreeMap::new();
+        let mut found: BTreeSet<Arc<CommKey>> = BTreeSet::new();
+        for process in readings {
+            for rank in &process.ranks {
+                let (key, number) = (&rank.info.comm, rank.info.rank);
+                let state = self.comms.get(key);
+                let is_known =
+                    state.is_some_and(|state| state.ranks.contains_key(&(number, process.info.key)));
+                if is_known || self.apart.contains(key) {
+                    continue;
+                }
+                let of_comm = claims.entry(key).or_insert_with(|| {
+                    let ranks = state.into_iter().flat_map(|state| state.ranks.values());
+                    ranks.map(|rank| (rank.info.rank, rank.process.whose())).collect()
+                });
+                if *of_comm.entry(number).or_insert(process.info.whose()) != process.info.whose() {
+                    found.insert(Arc::clone(key));
+                }
+            }
+        }
+        for key in found {
+            let parts = self.comms.remove(&key).map(CommState::apart).unwrap_or_default();
+            self.comms.extend(parts.into_iter().map(|part| (Arc::clone(&part.key), part)));
+            self.apart.insert(key);
+        }
     }
 
     /// Takes the readings. Tells whether a process or a communicator has come or gone.
     fn take_readings(&mut self, readings: &[ProcessReading], now: Duration) -> bool {
         let mut is_regrouped = false;
-        let mut moved: BTreeSet<&Arc<CommKey>> = BTreeSet::new();
+        self.tell_apart(readings);
         for state in self.comms.values_mut() {
             state.was_seen = false;
         }
         for process in readings {
             for rank in &process.ranks {
-                let key = &rank.info.comm;
-                if !self.comms.contains_key(key) {
-                    is_regrouped = true;
-                    self.comms.insert(Arc::clone(key), CommState::new(Arc::clone(key), now));
+                let mut key = Arc::clone(&rank.info.comm);
+                if self.apart.contains(&key) {
+                    let tenant = Some(process.info.whose().to_owned());
+                    key = Arc::new(CommKey { tenant, ..(*key).clone() });
                 }
-                let Some(state) = self.comms.get_mut(key) else { continue };
+                let state = self.comms.entry(key);
+                is_regrouped |= matches!(state, Entry::Vacant(_));
+                let state = state.or_insert_with_key(|key| CommState::new(Arc::clone(key), now));
                 state.was_seen = true;
                 is_regrouped |= !state.ranks.contains_key(&(rank.info.rank, process.info.key));
-                if state.take(&process.info, process.is_live, rank, now) {
-                    moved.insert(key);
-                }
+                state.take(&process.info, process.is_live, rank, now);
             }
         }
         let read: BTreeSet<ProcessKey> = readings.iter().map(|process| process.info.key).collect();
-        for (key, state) in &mut self.comms {
-            state.settle(&read, moved.contains(key), now);
+        for state in self.comms.values_mut() {
+            state.settle(&read, now);
         }
         let before = self.comms.len();
         self.comms.retain(|_, state| state.was_seen && !state.is_over());
+        let comms = &self.comms;
+        self.apart.retain(|key| {
+            let next = comms.range::<CommKey, _>(&**key..).next();
+            next.is_some_and(|(other, _)| other.is_like(key))
+        });
         is_regrouped | (self.comms.len() != before)
     }
 

@@ -53,6 +53,15 @@ pub enum Waits {
     Yes,
 }
 
+/// Ranks of one tenant. A tenant can forge ranks of another's communicator; they never hide that its own stand.
+#[derive(Clone, Debug)]
+struct Part {
+    moved_at: Duration,
+    /// It has moved since the reading before.
+    moves: bool,
+    rhythm: Rhythm,
+}
+
 /// A communicator, as it was seen last.
 #[derive(Clone, Debug)]
 pub struct CommState {
@@ -66,6 +75,8 @@ pub struct CommState {
     /// Something moved since the communicator was found.
     pub was_seen_to_move: bool,
     pub(crate) rhythm: Rhythm,
+    /// Ranks by tenant ([`ProcessInfo::whose`]).
+    parts: BTreeMap<String, Part>,
     pub(crate) was_seen: bool,
 }
 
@@ -79,18 +90,19 @@ impl CommState {
             has_moved: false,
             was_seen_to_move: false,
             rhythm: Rhythm::default(),
+            parts: BTreeMap::new(),
             was_seen: false,
         }
     }
 
-    /// Takes the reading of a rank. Tells whether it has moved.
+    /// Takes the reading of a rank.
     pub(crate) fn take(
         &mut self,
         process: &Arc<ProcessInfo>,
         is_live: bool,
         rank: &RankReading,
         now: Duration,
-    ) -> bool {
+    ) {
         let key = (rank.info.rank, process.key);
         let counts = match &rank.state {
             RankCounts::Read(counts) if is_live => Some(counts),
@@ -105,6 +117,8 @@ impl CommState {
         let Some(known) = self.ranks.get_mut(&key) else {
             // A rank that has come is progress of the set-up.
             self.moved_at = now;
+            let part = Part { moved_at: now, moves: false, rhythm: Rhythm::default() };
+            self.parts.entry(process.whose().to_owned()).or_insert(part).moved_at = now;
             let counts = counts.cloned().unwrap_or_else(|| Counts { is_set_up: true, ..Counts::default() });
             self.has_moved |= counts.has_moved();
             let state = RankState {
@@ -118,14 +132,14 @@ impl CommState {
                 seen_at: now,
             };
             self.ranks.insert(key, state);
-            return false;
+            return;
         };
         (known.life, known.seen_at) = (life, now);
         known.info = Arc::clone(&rank.info);
-        let Some(counts) = counts else { return false };
+        let (Some(counts), Some(part)) = (counts, self.parts.get_mut(process.whose())) else { return };
         // Since when it stands is counted from the call on that all ranks make.
         if (counts.is_ending, counts.is_set_up) != (known.counts.is_ending, known.counts.is_set_up) {
-            self.moved_at = now;
+            (self.moved_at, part.moved_at) = (now, now);
         }
         known.failure.clone_from(&rank.failure);
         let mut moved = counts.moved_since(&known.counts);
@@ -140,15 +154,24 @@ impl CommState {
             let before = known.steps.replace(steps);
             moved |= before.is_some_and(|before| steps == Steps::Moving || before != steps);
         }
-        moved
+        part.moves |= moved;
     }
 
-    /// Ends a reading of these processes: all ranks were taken, and some of them have `moved`.
-    pub(crate) fn settle(&mut self, read: &BTreeSet<ProcessKey>, moved: bool, now: Duration) {
+    /// Ends a reading of these processes: all ranks were taken.
+    pub(crate) fn settle(&mut self, read: &BTreeSet<ProcessKey>, now: Duration) {
         for ((_, process), rank) in &mut self.ranks {
             if rank.life == Life::Here && rank.seen_at < now && read.contains(process) {
                 rank.life = Life::Left;
             }
+        }
+        let mut moved = false;
+        for part in self.parts.values_mut() {
+            let moves = std::mem::take(&mut part.moves);
+            if moves {
+                part.moved_at = now;
+            }
+            part.rhythm.note(moves, now);
+            moved |= moves;
         }
         if moved {
             self.moved_at = now;
@@ -192,6 +215,54 @@ impl CommState {
 
     pub fn stands_for(&self, now: Duration) -> Duration {
         now.saturating_sub(self.moved_at)
+    }
+
+    /// Tells whether tenants share it.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.parts.len() > 1
+    }
+
+    /// Returns since when it stands; where tenants share it, since when the ranks of one of them do.
+    pub(crate) fn still_since(&self) -> Duration {
+        if !self.is_shared() {
+            return self.moved_at;
+        }
+        let is_here = |whose: &str| self.here().any(|rank| rank.process.whose() == whose);
+        let parts = self.parts.iter().filter(|(whose, _)| is_here(whose));
+        parts.map(|(_, part)| part.moved_at).min().unwrap_or(self.moved_at)
+    }
+
+    /// Returns the time for which the ranks of this tenant stand.
+    pub(crate) fn stands_of(&self, whose: &str, now: Duration) -> Duration {
+        self.parts.get(whose).map_or(Duration::ZERO, |part| now.saturating_sub(part.moved_at))
+    }
+
+    /// Returns the usual iteration; where tenants share it, the shortest of them.
+    pub(crate) fn usual(&self) -> Option<Duration> {
+        if !self.is_shared() {
+            return self.rhythm.usual();
+        }
+        // None is less than any: an iteration that is shorter than two readings.
+        self.parts.values().map(|part| part.rhythm.usual()).min().flatten()
+    }
+
+    /// Tells the ranks of each tenant apart.
+    pub(crate) fn apart(mut self) -> Vec<Self> {
+        let mut all: BTreeMap<String, Self> = BTreeMap::new();
+        for (at, rank) in std::mem::take(&mut self.ranks) {
+            let whose = rank.process.whose();
+            let own = all.entry(whose.to_owned()).or_insert_with(|| {
+                let mut own = self.clone();
+                own.key = Arc::new(CommKey { tenant: Some(whose.to_owned()), ..(*self.key).clone() });
+                own.parts.retain(|of, _| of == whose);
+                if let Some(part) = own.parts.get(whose) {
+                    (own.moved_at, own.rhythm) = (part.moved_at, part.rhythm.clone());
+                }
+                own
+            });
+            own.ranks.insert(at, rank);
+        }
+        all.into_values().collect()
     }
 
     /// Returns the ranks that have launched fewer collectives than another one of this host that NCCL counts

@@ -92,7 +92,7 @@ pub struct JobOfEvent {
     /// UID of the Kubernetes pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// Tenant of the first process.
+    /// The tenant.
     #[serde(skip)]
     pub whose: String,
     /// Processes of this host.

@@ -97,9 +97,28 @@ impl Job {
         })
     }
 
-    /// Returns the tenant of the first process.
+    fn tenants(&self) -> BTreeSet<&str> {
+        self.processes.iter().map(|process| process.whose()).collect()
+    }
+
+    /// Returns the tenant; several together are one of their own.
     pub(crate) fn whose(&self) -> String {
-        self.processes.first().map_or_else(String::new, |first| first.whose().to_owned())
+        flow::text::joined(self.tenants(), "+")
+    }
+
+    /// Returns the tenant of whose processes alone the next dump is; `None`: of all. After a dump of all that did not
+    /// confirm what counters say, those take turns whose ranks stand: ranks of another one may be forged, so that all
+    /// seems well.
+    pub(crate) fn looked_at_alone(
+        &self,
+        comms: &[&CommState],
+        least: Duration,
+        now: Duration,
+    ) -> Option<String> {
+        let stands = |whose: &&str| comms.iter().any(|comm| comm.stands_of(whose, now) >= least);
+        let tenants: Vec<&str> = self.tenants().into_iter().filter(stands).collect();
+        let turn = self.standing.looks_in_vain().checked_rem(tenants.len() + 1)?;
+        tenants.get(turn.checked_sub(1)?).map(|whose| (*whose).to_owned())
     }
 
     pub(crate) fn described(&self, communicators: usize) -> JobOfEvent {
@@ -263,7 +282,7 @@ impl Job {
             }
             Outcome::Begins(kind, key, look) => {
                 let state = comms.iter().find(|state| state.key == key);
-                let stands = state.map_or(Duration::ZERO, |state| state.stands_for(now));
+                let stands = state.map_or(Duration::ZERO, |state| now.saturating_sub(state.still_since()));
                 let communicator = of_comm(&key, state.and_then(|state| state.name.clone()));
                 let mut event = self.begun(kind, turn);
                 event.communicator = Some(communicator.clone());

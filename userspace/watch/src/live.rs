@@ -198,7 +198,7 @@ impl Live {
 fn rank_info(known: &WatchedCommunicator, uid: u32) -> RankInfo {
     let rank = &known.rank;
     RankInfo {
-        comm: Arc::new(CommKey { hash: rank.comm_hash.clone(), n_ranks: rank.n_ranks, uid }),
+        comm: Arc::new(CommKey { hash: rank.comm_hash.clone(), n_ranks: rank.n_ranks, uid, tenant: None }),
         name: rank.comm_name.clone(),
         rank: rank.rank,
         gpu: rank.nvml_dev,

@@ -10,13 +10,22 @@ use flow::schema::GpuRow;
 use inspect::adapters::Port;
 
 /// Properties that the ranks of a communicator have in common. A tenant can write any hash into its own
-/// memory, so the user belongs to it.
+/// memory, so the user belongs to it, and the tenant where two of one user cannot both be right.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommKey {
     /// `0x` and 16 hex digits.
     pub hash: String,
     pub n_ranks: u32,
     pub uid: u32,
+    /// The tenant ([`ProcessInfo::whose`]), where two claim one rank; [`crate::Book`] sets it.
+    pub tenant: Option<String>,
+}
+
+impl CommKey {
+    /// Tells whether two keys are equal but for the tenant.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        (&self.hash, self.n_ranks, self.uid) == (&other.hash, other.n_ranks, other.uid)
+    }
 }
 
 /// A process; the number alone can come again.

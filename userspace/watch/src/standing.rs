@@ -21,7 +21,7 @@ use crate::{
 const GONE_AFTER: Duration = Duration::from_secs(3);
 /// Time by which a dump is asked for before its word can begin an alert: it takes at least two readings, half a
 /// second apart, and their end.
-const LOOK_AHEAD: Duration = Duration::from_secs(1);
+pub(crate) const LOOK_AHEAD: Duration = Duration::from_secs(1);
 /// Time for which it stands where nothing tells whether a rank waits.
 const UNKNOWN_AFTER: Duration = Duration::from_mins(1);
 /// So many times its last pause a job moves without a rest before its next rest is looked at at once again: of a
@@ -30,6 +30,8 @@ const MOVES_FOR: u32 = 10;
 /// First and longest pause after a dump that says that all is well.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_mins(15);
+/// The same where tenants share a communicator: what one of them makes stand does not put off looks at the others.
+const LONGEST_SHARED_PAUSE: Duration = Duration::from_mins(1);
 /// Pause between two dumps of a job that waits.
 const WAITING_PAUSE: Duration = Duration::from_secs(30);
 /// Time for which a job moves again before an alert ends.
@@ -89,12 +91,24 @@ pub(crate) struct Standing {
     moves_since: Option<Duration>,
     /// Dumps in a row that could not tell, or did not come back.
     blind: u32,
+    /// Dumps that have not confirmed what counters say, while something stands.
+    looks_in_vain: usize,
+    /// Tenants share a communicator of the job.
+    is_shared: bool,
 }
 
 impl Standing {
     /// Returns the kind that is open, and when it began.
     pub(crate) fn open(&self) -> Option<(AlertKind, Duration)> {
         self.open.as_ref().map(|open| (open.kind, open.begun))
+    }
+
+    pub(crate) fn looks_in_vain(&self) -> usize {
+        self.looks_in_vain
+    }
+
+    fn longest_pause(&self) -> Duration {
+        if self.is_shared { LONGEST_SHARED_PAUSE } else { LONGEST_PAUSE }
     }
 
     /// Takes a reading of the job's communicators. `may_begin`: the last alert of the job is long enough ago.
@@ -113,6 +127,7 @@ impl Standing {
             *self = Self::default();
             return Outcome::Ends(kind);
         }
+        self.is_shared = comms.iter().any(|state| state.is_shared());
         let suspects = suspects(comms, gpus, settings, now);
         if let Some((asked, _)) = self.looking {
             if now.saturating_sub(asked) > LOOK_TAKES {
@@ -125,6 +140,7 @@ impl Standing {
             (self.pause, self.blind, self.next_look) = (Duration::ZERO, 0, Duration::ZERO);
         }
         if suspects.is_empty() {
+            self.looks_in_vain = 0;
             let since = *self.moves_since.get_or_insert(now);
             if now.saturating_sub(since) >= self.quiet_pause.saturating_mul(MOVES_FOR) {
                 (self.quiet_pause, self.next_look_at_quiet) = (Duration::ZERO, Duration::ZERO);
@@ -139,7 +155,7 @@ impl Standing {
             return Outcome::Nothing;
         }
         if are_quiet {
-            self.quiet_pause = (self.quiet_pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            self.quiet_pause = (self.quiet_pause * 2).clamp(FIRST_PAUSE, self.longest_pause());
             self.next_look_at_quiet = now + self.quiet_pause;
         }
         self.looking = Some((now, suspects));
@@ -160,7 +176,7 @@ impl Standing {
             .into_iter()
             .filter(|suspect| {
                 let state = comms.iter().find(|state| state.key == suspect.key);
-                state.is_some_and(|state| state.moved_at <= asked)
+                state.is_some_and(|state| state.still_since() <= asked)
             })
             .collect();
         if still.is_empty() {
@@ -240,7 +256,8 @@ impl Standing {
     }
 
     fn put_off(&mut self, now: Duration) {
-        self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.looks_in_vain += 1;
+        self.pause = (self.pause * 2).clamp(FIRST_PAUSE, self.longest_pause());
         self.next_look = now + self.pause;
     }
 }
@@ -251,18 +268,19 @@ impl Open {
     fn is_over(&mut self, comms: &[&CommState], gpus: &[GpuState], now: Duration) -> bool {
         let state = |key: &Arc<CommKey>| comms.iter().find(|state| state.key == *key && !state.is_over());
         let mut left = self.comms.iter().filter_map(state);
-        if left.clone().any(|state| state.moved_at <= self.still) {
+        if left.clone().any(|state| state.still_since() <= self.still) {
             self.mended = None;
             return false;
         }
         let mended = *self.mended.get_or_insert(now);
         let waits = |state: &&CommState| state.waits(gpus) != Waits::No;
-        if left.clone().any(|state| waits(state) && state.stands_for(now) >= STANDS_AGAIN) {
+        let stands = |state: &CommState| now.saturating_sub(state.still_since());
+        if left.clone().any(|state| waits(state) && stands(state) >= STANDS_AGAIN) {
             (self.still, self.mended) = (now, None);
             return false;
         }
         now.saturating_sub(mended) >= MENDED_AFTER
-            && left.all(|state| state.moved_at > mended || !waits(state))
+            && left.all(|state| state.still_since() > mended || !waits(state))
     }
 }
 
@@ -278,23 +296,27 @@ fn worst(suspects: &[Suspect]) -> Option<&Suspect> {
 /// Returns the communicators that stand longer than is usual for them, while a rank may wait in them; all of a job of
 /// which nothing moves.
 fn suspects(comms: &[&CommState], gpus: &[GpuState], settings: &Settings, now: Duration) -> Vec<Suspect> {
-    let of_job = comms.iter().filter_map(|state| state.rhythm.usual()).max();
-    let rests_for = comms.iter().filter(|state| !state.is_over()).map(|state| state.stands_for(now)).min();
+    // What other tenants' communicators do says nothing of a job that is shared.
+    let is_shared = comms.iter().any(|state| state.is_shared());
+    let of_job = comms.iter().filter(|_| !is_shared).filter_map(|state| state.usual()).max();
+    let stands_for = |state: &CommState| now.saturating_sub(state.still_since());
+    let rests_for = comms.iter().filter(|state| !state.is_over()).map(|state| stands_for(state)).min();
+    let rests_for = rests_for.filter(|_| !is_shared);
     let suspect = |state: &&CommState| {
-        let stands = state.stands_for(now);
+        let stands = stands_for(state);
         // What is being made, or ended, has a call that all ranks must make.
         let is_called = state.is_coming() || state.here().any(|rank| rank.counts.is_ending);
         let is_unused = !state.has_moved && !is_called;
         let waits = if is_unused { Waits::Likely } else { state.waits(gpus) };
         let is_quiet = is_unused || waits == Waits::No;
         let is_gone = !state.gone().is_empty();
-        let stands = if waits == Waits::No { rests_for.unwrap_or_default() } else { stands };
+        let stands = if waits == Waits::No { rests_for.unwrap_or(stands) } else { stands };
         let limit = match waits {
             Waits::Yes if is_gone => GONE_AFTER,
             Waits::No | Waits::Yes | Waits::Likely => {
-                settings.limit(state.rhythm.usual().or(of_job)).saturating_sub(LOOK_AHEAD)
+                settings.limit(state.usual().or(of_job)).saturating_sub(LOOK_AHEAD)
             }
-            Waits::Unknown => settings.limit(state.rhythm.usual().or(of_job)).max(UNKNOWN_AFTER),
+            Waits::Unknown => settings.limit(state.usual().or(of_job)).max(UNKNOWN_AFTER),
         };
         let is_suspect = stands >= limit && !state.is_over();
         is_suspect.then(|| Suspect { key: Arc::clone(&state.key), waits, stands, is_gone, is_quiet })

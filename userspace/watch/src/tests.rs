@@ -1,5 +1,6 @@
 //! Jobs that are made up, over time.
 
+mod pods;
 mod ports;
 mod rests;
 mod set_up;
@@ -55,6 +56,10 @@ struct World {
     sends: Option<u64>,
     /// What a dump would say; `None`: it does not come back.
     dump: Option<Result<Look, String>>,
+    /// What it would say of these processes alone.
+    alone: Option<(Vec<u32>, Look)>,
+    /// Pod of each rank.
+    pods: Vec<&'static str>,
     looks: u32,
     looked_at: Vec<u32>,
     events: Vec<(u64, EventBody)>,
@@ -88,6 +93,8 @@ impl World {
             waited: Vec::new(),
             sends: None,
             dump: Some(Ok(Look { state: State::Healthy, ..Look::default() })),
+            alone: None,
+            pods: Vec::new(),
             looks: 0,
             looked_at: Vec::new(),
             events: Vec::new(),
@@ -99,7 +106,7 @@ impl World {
         let reading = |(rank, made): (u32, &Made)| {
             let key = ProcessKey { pid: 100 + rank, started: 1 };
             let info = RankInfo {
-                comm: Arc::new(CommKey { hash: HASH.into(), n_ranks, uid: 0 }),
+                comm: Arc::new(CommKey { hash: HASH.into(), n_ranks, ..CommKey::default() }),
                 rank,
                 gpu: Some(rank),
                 bus_id: Some(format!("0000:0{rank}:00.0")),
@@ -123,8 +130,9 @@ impl World {
                 failure: made.failure.map(str::to_owned),
             };
             let ranks = if made.is_absent { Vec::new() } else { vec![rank] };
-            let info =
-                ProcessInfo { key, name: "train".into(), user: "ann".into(), ..ProcessInfo::default() };
+            let pod = self.pods.get(key.pid as usize - 100).map(|pod| (*pod).to_owned());
+            let (name, user) = ("train".into(), "ann".into());
+            let info = ProcessInfo { key, name, user, pod, ..ProcessInfo::default() };
             ProcessReading {
                 info: Arc::new(info),
                 is_live: made.is_live,
@@ -179,9 +187,10 @@ impl World {
             for look in news.looks {
                 self.looks += 1;
                 self.looked_at.clone_from(&look.pids);
-                if let Some(dump) = &self.dump {
+                let alone = self.alone.as_ref().filter(|(pids, _)| *pids == look.pids);
+                if let Some(dump) = alone.map(|(_, look)| Ok(look.clone())).or_else(|| self.dump.clone()) {
                     let later = now + Duration::from_millis(1100);
-                    let events = self.book.looked(look.job, dump.clone(), later);
+                    let events = self.book.looked(look.job, dump, later);
                     self.events.extend(events.into_iter().map(|event| (self.seconds + 1, event)));
                 }
             }
@@ -438,7 +447,7 @@ fn a_job_that_gets_slower_is_told_once() {
 
 #[test]
 fn two_jobs_are_two_and_keep_their_numbers() {
-    let comm = |hash: &str| Arc::new(CommKey { hash: hash.into(), n_ranks: 2, uid: 0 });
+    let comm = |hash: &str| Arc::new(CommKey { hash: hash.into(), n_ranks: 2, ..CommKey::default() });
     let process = |pid: u32, comms: &[&str]| {
         let ranks = comms.iter().map(|hash| RankReading {
             info: Arc::new(RankInfo { comm: comm(hash), rank: pid % 2, ..RankInfo::default() }),

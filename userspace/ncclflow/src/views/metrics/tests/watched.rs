@@ -30,7 +30,7 @@ fn text_of(book: &Book) -> String {
 
 /// Readings of a job with an iteration of ten seconds.
 fn text() -> String {
-    let comm = Arc::new(CommKey { hash: "0x1".into(), n_ranks: 2, uid: 0 });
+    let comm = Arc::new(CommKey { hash: "0x1".into(), n_ranks: 2, ..CommKey::default() });
     let mut book = Book::default();
     let mut launched = 0;
     for second in 0..100 {
@@ -63,7 +63,7 @@ fn text() -> String {
 fn process(pid: u32, user: &str, comms: &[(&str, u32)]) -> ProcessReading {
     let rank = |(hash, n_ranks): &(&str, u32)| RankReading {
         info: Arc::new(RankInfo {
-            comm: Arc::new(CommKey { hash: (*hash).into(), n_ranks: *n_ranks, uid: 0 }),
+            comm: Arc::new(CommKey { hash: (*hash).into(), n_ranks: *n_ranks, ..CommKey::default() }),
             functions: vec!["All Reduce".into(), "All\nReduce".into(), "3".into()],
             ..RankInfo::default()
         }),

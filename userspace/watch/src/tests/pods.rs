@@ -1,0 +1,90 @@
+//! Pods of one user: of one job, and such that forge ranks of another's communicator.
+
+use super::*;
+
+/// Two ranks of pod `a` and one of pod `b`, of a communicator with more ranks on other hosts.
+fn world() -> World {
+    let mut world = World::new(3);
+    (world.n_ranks, world.pods) = (Some(8), vec!["a", "a", "b"]);
+    world
+}
+
+/// Rank 1 does not come; what pod `b` does makes a dump of all say that all is well.
+fn hang(world: &mut World) {
+    world.ranks[0].launched += 1;
+    world.ranks[0].in_flight = true;
+    let (root, standing) = (Some((HASH.into(), 8)), vec![(HASH.into(), 8)]);
+    world.alone = Some((vec![100, 101], Look { root, standing, ..stuck(Kind::NotJoined, None) }));
+}
+
+#[test]
+fn pods_that_claim_different_ranks_are_one_job_and_are_not_dumped_while_they_move() {
+    let mut world = world();
+    world.work(300);
+    assert_eq!((world.told(), world.looks), (vec![], 0));
+    let pids: Vec<Vec<u32>> = world.book.view().map(|view| view.job.pids).collect();
+    assert_eq!(pids, [[100, 101, 102]]);
+}
+
+#[test]
+fn a_forged_rank_that_moves_does_not_hide_a_hang() {
+    let mut world = world();
+    world.work(100);
+    hang(&mut world);
+    world.pass(60, |ranks, _| ranks[2].launched += 1);
+    let [(at, Begin, Hang)] = world.told()[..] else { panic!("{:?}", world.told()) };
+    assert!((110..=130).contains(&at), "{at}");
+    assert!(world.events[0].1.seconds.is_some_and(|seconds| seconds >= 10.0), "{:?}", world.events);
+}
+
+#[test]
+fn a_forged_rank_that_stands_or_moves_seldom_does_not_put_off_looks_at_others() {
+    for every in [120, u64::MAX] {
+        let mut world = world();
+        world.pass(2000, |ranks, second| {
+            ranks[..2].iter_mut().for_each(|rank| rank.launched += 1);
+            ranks[2].launched += u64::from(second % every == 0);
+            ranks[2].in_flight = true;
+        });
+        assert_eq!(world.told(), []);
+        hang(&mut world);
+        world.stand(300);
+        let [(at, Begin, Hang)] = world.told()[..] else { panic!("{:?}", world.told()) };
+        assert!((2010..=2200).contains(&at), "{at}");
+    }
+}
+
+#[test]
+fn pods_that_claim_one_rank_are_two_jobs_and_neither_moves_for_the_other() {
+    let process = |pid: u32, pod: &str, rank: u32, launched: u64| {
+        let comm = Arc::new(CommKey { hash: HASH.into(), n_ranks: 2, ..CommKey::default() });
+        let counts = Counts { by_function: vec![launched], is_set_up: true, ..Counts::default() };
+        let rank = RankReading {
+            info: Arc::new(RankInfo { comm, rank, ..RankInfo::default() }),
+            state: RankCounts::Read(counts),
+            steps: None,
+            failure: None,
+        };
+        let (key, pod) = (ProcessKey { pid, started: 1 }, Some(pod.to_owned()));
+        let info = Arc::new(ProcessInfo { key, pod, ..ProcessInfo::default() });
+        ProcessReading { info, is_live: true, ranks: vec![rank], processor: None }
+    };
+    let mut book = Book::default();
+    let jobs = |book: &Book| -> Vec<(Vec<u32>, Duration)> {
+        book.view().map(|view| (view.job.pids, view.comms[0].stands_for(Duration::from_secs(30)))).collect()
+    };
+    let mut take = |second: u64, all: &[ProcessReading]| {
+        book.take(all, &HostReading::default(), Duration::from_secs(second));
+        jobs(&book)
+    };
+    let at = Duration::from_secs;
+    take(1, &[process(2, "a", 0, 1), process(3, "a", 1, 1)]);
+    take(10, &[process(2, "a", 0, 2), process(3, "a", 1, 2)]);
+    for second in 11..30 {
+        let forged = process(4, "b", 1, second);
+        let all = [process(2, "a", 0, 2), process(3, "a", 1, 2), forged];
+        assert_eq!(take(second, &all), [(vec![2, 3], at(20)), (vec![4], at(30 - second))]);
+    }
+    // Without the other's, the key is again as it was.
+    assert_eq!(take(30, &[process(5, "c", 0, 1)]), [(vec![5], at(0))]);
+}
