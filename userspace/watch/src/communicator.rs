@@ -136,7 +136,8 @@ impl CommState {
         };
         (known.life, known.seen_at) = (life, now);
         known.info = Arc::clone(&rank.info);
-        let (Some(counts), Some(part)) = (counts, self.parts.get_mut(process.whose())) else { return };
+        let part = self.parts.get_mut(known.process.whose());
+        let (Some(counts), Some(part)) = (counts, part) else { return };
         // Since when it stands is counted from the call on that all ranks make.
         if (counts.is_ending, counts.is_set_up) != (known.counts.is_ending, known.counts.is_set_up) {
             (self.moved_at, part.moved_at) = (now, now);

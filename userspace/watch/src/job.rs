@@ -57,8 +57,9 @@ pub(crate) struct Job {
     slower: Option<(u64, Duration)>,
     slowness: Slowness,
     slow: Option<StandingAlert>,
-    /// When the last alert began.
+    /// When the last alert began, and the last on ranks that are waited for.
     last_alert: Option<Duration>,
+    last_standing: Option<Duration>,
     /// When the last status was made, collectives launched since then, and the same at the reading before.
     status_at: Duration,
     since_status: u64,
@@ -81,6 +82,7 @@ impl Job {
             slowness: Slowness::default(),
             slow: None,
             last_alert: None,
+            last_standing: None,
             status_at: now,
             since_status: 0,
             readings: 0,
@@ -157,7 +159,7 @@ impl Job {
         let mut steps = Steps::default();
         let gpus = host.gpus;
         let collectives = self.count(turn.comms);
-        let may_begin = self.may_begin(&turn);
+        let may_begin = self.may_stand(&turn);
         let outcome = self.standing.step(turn.comms, gpus, turn.settings, may_begin, turn.now);
         self.apply(outcome, &mut turn, &mut steps);
         self.watch_errors(host, &mut turn, &mut steps);
@@ -169,7 +171,7 @@ impl Job {
     /// Takes the verdict of a dump that was asked for.
     pub(crate) fn looked(&mut self, look: Result<Look, String>, mut turn: Turn<'_>) -> Steps {
         let mut steps = Steps::default();
-        let may_begin = self.may_begin(&turn);
+        let may_begin = self.may_stand(&turn);
         let before = self.standing.open();
         let outcome = self.standing.looked(look, turn.comms, turn.settings, may_begin, turn.now);
         // What was waiting is a hang now.
@@ -252,7 +254,14 @@ impl Job {
     }
 
     fn may_begin(&self, turn: &Turn<'_>) -> bool {
-        self.last_alert.is_none_or(|last| turn.now.saturating_sub(last) >= turn.settings.between_alerts)
+        turn.is_long_since(self.last_alert)
+    }
+
+    /// Tells whether an alert on ranks that are waited for may begin. Where tenants share the job, failures that one
+    /// of them forges do not hold it back.
+    fn may_stand(&self, turn: &Turn<'_>) -> bool {
+        let is_shared = turn.comms.iter().any(|comm| comm.is_shared());
+        turn.is_long_since(if is_shared { self.last_standing } else { self.last_alert })
     }
 
     /// Returns the collectives launched since the reading before.
@@ -314,6 +323,9 @@ impl Job {
         if kind.is_alert() {
             self.last_alert = Some(turn.now);
         }
+        if matches!(kind, AlertKind::Hang | AlertKind::Gone) {
+            self.last_standing = Some(turn.now);
+        }
         let mut event = EventBody::new(EventType::Begin, String::new());
         (event.kind, event.alert) = (Some(kind), Some(*turn.numbers));
         event.job = Some(self.described(turn.comms.len()));
@@ -367,6 +379,12 @@ pub(crate) struct Turn<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) now: Duration,
     pub(crate) numbers: &'a mut u64,
+}
+
+impl Turn<'_> {
+    fn is_long_since(&self, alert: Option<Duration>) -> bool {
+        alert.is_none_or(|last| self.now.saturating_sub(last) >= self.settings.between_alerts)
+    }
 }
 
 fn of_comm(key: &CommKey, name: Option<String>) -> CommOfEvent {

@@ -20,8 +20,8 @@ const PREFIX: &str = "alert-";
 const JSON: &str = "dump.json";
 const TEXT: &str = "dump.txt";
 const TENANT: &str = "tenant";
-/// Most bytes that are read of a tenant's name.
-const MAX_TENANT: u64 = 1024;
+/// Most bytes that are read of a tenant's name: of a job of thousands of pods.
+const MAX_TENANT: u64 = 1 << 20;
 /// Folder of the flight recorder's files.
 const RANKS: &str = "flight-recorder";
 

@@ -55,6 +55,23 @@ fn a_forged_rank_that_stands_or_moves_seldom_does_not_put_off_looks_at_others() 
 }
 
 #[test]
+fn forged_failures_do_not_hold_back_a_hang() {
+    let mut world = world();
+    let fail = |ranks: &mut Vec<Made>, second: u64| {
+        ranks[2].launched += 1;
+        ranks[2].failure = (second % 12 < 6).then_some("ncclSystemError");
+    };
+    world.pass(100, |ranks, second| {
+        ranks[..2].iter_mut().for_each(|rank| rank.launched += 1);
+        fail(ranks, second);
+    });
+    hang(&mut world);
+    world.pass(60, fail);
+    let hangs: Vec<u64> = world.told().into_iter().filter(|told| told.2 == Hang).map(|told| told.0).collect();
+    assert!(hangs.len() == 1 && (110..=140).contains(&hangs[0]), "{:?}", world.told());
+}
+
+#[test]
 fn pods_that_claim_one_rank_are_two_jobs_and_neither_moves_for_the_other() {
     let process = |pid: u32, pod: &str, rank: u32, launched: u64| {
         let comm = Arc::new(CommKey { hash: HASH.into(), n_ranks: 2, ..CommKey::default() });
