@@ -47,7 +47,8 @@ mod verdict;
 pub mod watched;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    iter,
     sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -63,7 +64,7 @@ pub use forged::dump_of_forged_memory;
 pub use nics::{NicReader, NicReport};
 pub use of_host::{HostNotRead, OfHost, grouped};
 pub use open_files::FewFiles;
-use owners::Owner;
+use owners::{Claim, Owner};
 pub use pending::Pending;
 pub use process_state::ProcessState;
 pub use pxn::OpForOther;
@@ -393,11 +394,15 @@ fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Com
     for rank in ranks {
         by_hash.entry((rank.comm_hash.clone(), rank.n_ranks)).or_default().push(rank);
     }
-    let (mut all, mut others) = (Vec::new(), Vec::new());
+    // If a process is given twice, the first counts.
+    let known: HashMap<ProcessId<'_>, &ProcessReport> =
+        processes.iter().rev().map(|process| (process.id(), process)).collect();
+    let owner_of = |rank: &RankReport| known.get(&rank.process())?.owner.as_ref();
+    let (mut all, mut claims) = (Vec::new(), Vec::new());
     for ((comm_hash, n_ranks), ranks) in by_hash {
-        for (mut ranks, of_others) in owners::tell_apart(ranks, processes) {
+        for Claim { mut ranks, others, doubt } in owners::tell_apart(ranks, &owner_of) {
             ranks.sort_by_key(|rank| rank.rank);
-            let main = |rank| ProcessReport::of(rank, processes)?.main_thread();
+            let main = |rank: &RankReport| known.get(&rank.process())?.main_thread();
             let stacks = ranks.iter().filter_map(|rank| Some((rank.rank, main(rank)?)));
             all.push(CommunicatorReport {
                 comm_hash: comm_hash.clone(),
@@ -407,12 +412,18 @@ fn communicators(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Com
                 ranks,
                 verdict: Verdict::default(),
             });
-            others.push(of_others);
+            claims.push((doubt, others));
         }
     }
     verdict::judge_all(&mut all, processes);
-    for (communicator, others) in all.iter_mut().zip(others) {
-        communicator.verdict.evidence.extend(others);
+    for (communicator, (doubt, others)) in all.iter_mut().zip(claims) {
+        let verdict = &mut communicator.verdict;
+        if let Some(doubt) = doubt {
+            let evidence = std::mem::take(&mut verdict.evidence);
+            *verdict =
+                Verdict { evidence: iter::once(doubt).chain(evidence).collect(), ..Verdict::default() };
+        }
+        verdict.evidence.extend(others);
     }
     all
 }

@@ -5,14 +5,18 @@ use inspect::{
     identity::read_variables,
     process::{Description, Process, Users},
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    borrow::Borrow,
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use serde::{Deserialize, Serialize};
 
-use super::{ProcessId, ProcessReport, RankReport};
+use super::RankReport;
 use flow::{
     identity::{Container, JobVariable},
-    text::joined,
+    text::{cut_right, joined},
 };
 
 /// Owner of a process.
@@ -49,87 +53,166 @@ impl Owner {
 
     /// Names the owner: `user ann, job 17`.
     fn named(&self) -> String {
-        let job = self.job.as_ref().map_or_else(String::new, |job| format!(", job {job}"));
-        format!("user {}{job}", self.user)
+        let cut = |text: &str| cut_right(text, Some(MAX_NAME));
+        let job = self.job.as_ref().map_or_else(String::new, |job| format!(", job {}", cut(job)));
+        format!("user {}{job}", cut(&self.user))
     }
 }
 
+/// Maximum number of groups of ranks of one hash and size: a host's answer can have any number of owners.
+const MAX_GROUPS: usize = 64;
+/// Maximum number of other groups that a verdict tells of, and of owners and ranks that are named of each.
+const SHOWN: usize = 8;
+/// Maximum number of characters of a name that another host gives.
+const MAX_NAME: usize = 64;
+
 /// User and job.
 type Whose<'a> = (u32, Option<&'a str>);
+
+/// Ranks that claim to be of one communicator, and that are judged together.
+#[derive(Debug)]
+pub(super) struct Claim<R> {
+    pub(super) ranks: Vec<R>,
+    /// Sentences on the others that claim the same communicator.
+    pub(super) others: Vec<String>,
+    /// Sentence on why a verdict on these ranks does not count.
+    pub(super) doubt: Option<String>,
+}
+
+/// Ranks of one owner, or of several that may be one.
+#[derive(Debug, Default)]
+struct Group<'r> {
+    /// Places of the ranks among all.
+    members: Vec<usize>,
+    numbers: BTreeSet<u32>,
+    /// Hosts of the ranks whose owner is known.
+    hosts: BTreeSet<&'r str>,
+    /// Names of the first owners.
+    names: Vec<String>,
+    n_owners: usize,
+}
+
+impl<'r> Group<'r> {
+    fn add(&mut self, at: usize, rank: &'r RankReport, owner: Option<&Owner>) {
+        self.members.push(at);
+        self.numbers.insert(rank.rank);
+        if owner.is_some() {
+            self.hosts.insert(&rank.host);
+        }
+        if self.names.is_empty() {
+            self.names.push(owner.map_or_else(|| "an unknown user".to_owned(), Owner::named));
+            self.n_owners = 1;
+        }
+    }
+
+    /// Tells whether nothing speaks against one owner of both. Ranks whose owner an older dump does not tell
+    /// conflict with none.
+    fn fits(&self, other: &Self) -> bool {
+        self.numbers.is_disjoint(&other.numbers) && self.hosts.is_disjoint(&other.hosts)
+    }
+
+    fn join(&mut self, other: Self) {
+        self.members.extend(other.members);
+        self.numbers.extend(other.numbers);
+        self.hosts.extend(other.hosts);
+        let space = SHOWN.saturating_sub(self.names.len());
+        self.names.extend(other.names.into_iter().take(space));
+        self.n_owners += other.n_owners;
+    }
+
+    fn owners(&self) -> String {
+        let names = self.names.join(" and ");
+        match self.n_owners.saturating_sub(self.names.len()) {
+            0 => names,
+            more => format!("{names} and {more} more"),
+        }
+    }
+
+    fn claim(&self) -> String {
+        let numbers = joined(self.numbers.iter().take(SHOWN), ", ");
+        let more = if self.numbers.len() > SHOWN { " …" } else { "" };
+        format!(
+            "processes of {} claim to be ranks {numbers}{more} of a communicator with the same hash: they are \
+             judged separately",
+            self.owners()
+        )
+    }
+}
 
 /// Tells ranks of one hash and size apart by their owners, and adds sentences on the other owners that claim
 /// the same communicator.
 ///
 /// Ranks of different owners stay together only where nothing speaks against it, on different hosts and with
 /// different numbers: with user namespaces, the users of one job can have other numbers on each host.
-pub(super) fn tell_apart(
-    ranks: Vec<RankReport>,
-    processes: &[ProcessReport],
-) -> Vec<(Vec<RankReport>, Vec<String>)> {
-    // If a process is given twice, the first counts.
-    let known: HashMap<ProcessId<'_>, &ProcessReport> =
-        processes.iter().rev().map(|process| (process.id(), process)).collect();
-    let owner_of = |rank: &RankReport| known.get(&rank.process())?.owner.as_ref();
+pub(super) fn tell_apart<'o, R: Borrow<RankReport>>(
+    ranks: Vec<R>,
+    owner_of: &impl Fn(&RankReport) -> Option<&'o Owner>,
+) -> Vec<Claim<R>> {
+    let groups = groups(&ranks, owner_of);
+    let said: Vec<String> = groups.iter().take(SHOWN + 1).map(Group::claim).collect();
+    let more = groups.len().saturating_sub(SHOWN + 1);
+    let of_group = |(at, group): (usize, &Group<'_>)| {
+        let others = said.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, said)| said.clone());
+        let more = (more > 0).then(|| format!("and {more} more groups of ranks claim the same"));
+        let doubt = (at == MAX_GROUPS).then(|| {
+            format!("cannot tell, because too many owners claim the communicator: {} more", group.n_owners)
+        });
+        (group.members.clone(), others.take(SHOWN).chain(more).collect(), doubt)
+    };
+    let of_groups: Vec<(Vec<usize>, Vec<String>, Option<String>)> =
+        groups.iter().enumerate().map(of_group).collect();
+    let mut ranks: Vec<Option<R>> = ranks.into_iter().map(Some).collect();
+    let mut taken =
+        |members: Vec<usize>| members.into_iter().filter_map(|at| ranks.get_mut(at)?.take()).collect();
+    of_groups
+        .into_iter()
+        .map(|(members, others, doubt)| Claim { ranks: taken(members), others, doubt })
+        .collect()
+}
+
+/// Groups ranks by their owners. The last of more than [`MAX_GROUPS`] has all that are left.
+fn groups<'r, 'o, R: Borrow<RankReport>>(
+    ranks: &'r [R],
+    owner_of: &impl Fn(&RankReport) -> Option<&'o Owner>,
+) -> Vec<Group<'r>> {
     // The user is known even of a process whose environment cannot be read.
     let mut jobs: BTreeMap<u32, BTreeSet<&str>> = BTreeMap::new();
-    for owner in ranks.iter().filter_map(owner_of) {
+    for owner in ranks.iter().filter_map(|rank| owner_of(rank.borrow())) {
         jobs.entry(owner.uid).or_default().extend(owner.job.as_deref());
     }
-    let whose = |rank: &RankReport| -> Option<Whose<'_>> {
-        let owner = owner_of(rank)?;
-        let of_user = jobs.get(&owner.uid)?;
-        let only = of_user.first().copied().filter(|_| of_user.len() == 1);
-        Some((owner.uid, owner.job.as_deref().or(only)))
+    let whose = |owner: &'o Owner| -> Whose<'o> {
+        let of_user = jobs.get(&owner.uid).filter(|of_user| of_user.len() == 1);
+        (owner.uid, owner.job.as_deref().or(of_user.and_then(|jobs| jobs.first().copied())))
     };
-    let mut by_owner: BTreeMap<Option<Whose<'_>>, (String, Vec<RankReport>)> = BTreeMap::new();
-    for rank in ranks {
-        let name = owner_of(&rank).map_or_else(|| "an unknown user".to_owned(), Owner::named);
-        by_owner.entry(whose(&rank)).or_insert_with(|| (name, Vec::new())).1.push(rank);
+    let mut by_owner: BTreeMap<Option<Whose<'_>>, Group<'_>> = BTreeMap::new();
+    for (at, rank) in ranks.iter().map(Borrow::borrow).enumerate() {
+        let owner = owner_of(rank);
+        by_owner.entry(owner.map(whose)).or_default().add(at, rank, owner);
     }
     let mut owners: Vec<_> = by_owner.into_iter().collect();
-    owners.sort_by_key(|(_, (_, ranks))| std::cmp::Reverse(ranks.len()));
-    let mut groups: Vec<(Vec<String>, Vec<RankReport>)> = Vec::new();
-    for (key, (name, ranks)) in owners {
-        // Ranks whose owner an older dump does not tell conflict with none.
-        let fits = |known: &[RankReport]| {
-            let conflicts = |rank: &RankReport| {
-                known.iter().any(|other| {
-                    other.rank == rank.rank
-                        || (key.is_some() && whose(other).is_some() && other.host == rank.host)
-                })
-            };
-            !ranks.iter().any(conflicts)
-        };
-        match groups.iter_mut().find(|(_, known)| fits(known)) {
-            Some((names, known)) => {
-                names.push(name);
-                known.extend(ranks);
-            }
-            None => groups.push((vec![name], ranks)),
+    owners.sort_by_key(|(_, group)| Reverse(group.members.len()));
+    // A user who claims to have many jobs crowds out no other user.
+    let mut turns: BTreeMap<Option<u32>, usize> = BTreeMap::new();
+    owners.sort_by_cached_key(|(whose, _)| {
+        let turn = turns.entry(whose.map(|(uid, _)| uid)).or_default();
+        *turn += 1;
+        *turn
+    });
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for (_, new) in owners {
+        let fits = groups.iter().take(MAX_GROUPS).position(|known| known.fits(&new));
+        match groups.get_mut(fits.unwrap_or(MAX_GROUPS)) {
+            Some(known) => known.join(new),
+            None => groups.push(new),
         }
     }
-    let said: Vec<String> = groups
-        .iter()
-        .map(|(names, ranks)| {
-            let numbers = joined(ranks.iter().take(8).map(|rank| rank.rank), ", ");
-            let more = if ranks.len() > 8 { " …" } else { "" };
-            format!(
-                "processes of {} claim to be ranks {numbers}{more} of a communicator with the same hash: they \
-                 are judged separately",
-                names.join(" and ")
-            )
-        })
-        .collect();
-    let all = groups.into_iter().enumerate().map(|(at, (_, ranks))| {
-        let others = said.iter().enumerate().filter(|(other, _)| *other != at);
-        (ranks, others.map(|(_, text)| text.clone()).collect())
-    });
-    all.collect()
+    groups
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ProcessReport;
 
     fn rank(rank: u32, host: &str, pid: u32) -> RankReport {
         RankReport { rank, host: host.to_owned(), pid, n_ranks: 4, ..RankReport::default() }
@@ -141,9 +224,13 @@ mod tests {
         ProcessReport { host: host.to_owned(), pid, owner: Some(owner), ..ProcessReport::default() }
     }
 
+    fn claims(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Claim<RankReport>> {
+        tell_apart(ranks, &|rank| ProcessReport::of(rank, processes)?.owner.as_ref())
+    }
+
     fn numbers(ranks: Vec<RankReport>, processes: &[ProcessReport]) -> Vec<Vec<u32>> {
-        let claims = tell_apart(ranks, processes);
-        claims.iter().map(|(ranks, _)| ranks.iter().map(|rank| rank.pid).collect()).collect()
+        let claims = claims(ranks, processes);
+        claims.iter().map(|claim| claim.ranks.iter().map(|rank| rank.pid).collect()).collect()
     }
 
     #[test]
@@ -153,8 +240,8 @@ mod tests {
         let of = |forged| vec![rank(0, "a", 1), rank(1, "a", 2), rank(forged, "a", 3)];
         assert_eq!(numbers(of(1), &processes), [vec![1, 2], vec![3]]);
         assert_eq!(numbers(of(2), &processes), [vec![1, 2], vec![3]], "a rank that nobody else has");
-        let claims = tell_apart(of(2), &processes);
-        assert!(claims[0].1[0].starts_with("processes of user 666 claim to be ranks 2 of"));
+        let claims = claims(of(2), &processes);
+        assert!(claims[0].others[0].starts_with("processes of user 666 claim to be ranks 2 of"));
         assert_eq!(numbers(vec![rank(0, "a", 1), rank(1, "a", 2)], &processes), [vec![1, 2]]);
     }
 
@@ -179,5 +266,32 @@ mod tests {
         assert_eq!(numbers(vec![rank(0, "a", 1), rank(0, "b", 1)], &processes).len(), 2);
         let older = [ProcessReport { host: "a".into(), pid: 1, ..ProcessReport::default() }];
         assert_eq!(numbers(vec![rank(0, "a", 1), rank(1, "b", 1)], &older), [vec![1, 1]]);
+    }
+
+    #[test]
+    fn any_number_of_owners_makes_few_groups_and_sentences() {
+        let owners: Vec<Owner> = (0..8000).map(|uid| Owner { uid, ..Owner::default() }).collect();
+        let owner_of = |rank: &RankReport| owners.get(rank.pid as usize);
+        let claims = tell_apart((0..8000).map(|pid| rank(0, "a", pid)).collect(), &owner_of);
+        assert_eq!(claims.len(), MAX_GROUPS + 1);
+        assert!(claims.iter().all(|claim| claim.others.len() == SHOWN + 1));
+        assert_eq!(claims[0].others[SHOWN], "and 56 more groups of ranks claim the same");
+        let (last, told_apart) = claims.split_last().unwrap();
+        assert!(told_apart.iter().all(|claim| claim.ranks.len() == 1 && claim.doubt.is_none()));
+        assert_eq!(last.ranks.len(), 8000 - MAX_GROUPS);
+        let doubt = last.doubt.as_deref();
+        assert_eq!(doubt, Some("cannot tell, because too many owners claim the communicator: 7936 more"));
+    }
+
+    #[test]
+    fn a_user_with_many_jobs_crowds_out_no_other() {
+        let job = |number: u32| Owner { job: Some(number.to_string()), uid: 666, ..Owner::default() };
+        let owners: Vec<Owner> = (0..100).map(job).chain([Owner { uid: 1000, ..Owner::default() }]).collect();
+        let owner_of = |rank: &RankReport| owners.get(rank.pid as usize / 2);
+        let of_two = |owner: u32| [rank(0, "a", 2 * owner), rank(1, "a", 2 * owner + 1)];
+        let forged = (0..100).flat_map(of_two);
+        let claims = tell_apart(forged.chain([rank(0, "a", 200)]).collect(), &owner_of);
+        let of_victim = claims.iter().find(|claim| claim.ranks.iter().any(|rank| rank.pid == 200)).unwrap();
+        assert!(of_victim.ranks.len() == 1 && of_victim.doubt.is_none());
     }
 }
