@@ -1,6 +1,9 @@
 //! Memory of a communicator, out of its own structs: its connections' buffers and its FIFO of work.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
 use inspect::memory::{Memory, ReadError};
 use nccl_library::{
@@ -30,6 +33,8 @@ const MAX_PEERS: usize = 1 << 20;
 const PEERS_AT_ONCE: usize = 1 << 10;
 /// Bound of the connections of a process that are counted.
 const MAX_CONNECTIONS: usize = 1 << 16;
+/// Time for the connections of a process.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// `CUDA_IPC_MIN`, src/include/p2p.h: memory that other processes map is a multiple of it.
 const SHAREABLE: u64 = 2 << 20;
 /// `NCCL_P2P_READ`, src/include/device.h.
@@ -67,12 +72,47 @@ pub(crate) struct MemLayout {
 }
 
 /// What was counted of a process already: communicators can share connections, and connections buffers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Seen {
+    until: Instant,
     looked_at: usize,
+    peers: BTreeSet<u64>,
     connectors: BTreeSet<u64>,
     shared: BTreeSet<u64>,
 }
+
+impl Seen {
+    /// `patience`: time for the connections of the process.
+    fn new(patience: Duration) -> Self {
+        Self {
+            until: Instant::now() + patience,
+            looked_at: 0,
+            peers: BTreeSet::new(),
+            connectors: BTreeSet::new(),
+            shared: BTreeSet::new(),
+        }
+    }
+
+    /// Says why no more connections are counted, if a bound is reached.
+    fn bound(&self) -> Option<&'static str> {
+        if self.looked_at > MAX_PEERS || self.connectors.len() > MAX_CONNECTIONS {
+            Some("it has more connections than are looked at: those that are left are not counted")
+        } else if Instant::now() > self.until {
+            Some("reading its connections took too long: those that were left are not counted")
+        } else {
+            None
+        }
+    }
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self::new(PATIENCE)
+    }
+}
+
+/// Values of a struct's fields; `None` if it cannot be read.
+type Values<const N: usize> = Option<[Option<u64>; N]>;
 
 /// An end of a connection to a peer.
 #[derive(Clone, Copy, Debug)]
@@ -142,23 +182,24 @@ impl MemLayout {
             }
         };
         let mut remarks = Vec::new();
-        'channels: for channel in 0..u32::try_from(layout.channels.count.min(MAX_CHANNELS)).unwrap_or(0) {
+        let channels = u32::try_from(layout.channels.count.min(MAX_CHANNELS)).unwrap_or(0);
+        let mut bound = None;
+        for channel in 0..channels {
+            bound = bound.or_else(|| seen.bound());
+            if bound.is_some() {
+                break;
+            }
             for peers in peer_structs(memory, layout, rank, channel)?.chunks(PEERS_AT_ONCE) {
-                seen.looked_at = seen.looked_at.saturating_add(peers.len());
-                if seen.looked_at > MAX_PEERS || seen.connectors.len() > MAX_CONNECTIONS {
-                    remarks.push("it has more connections than are looked at".to_owned());
-                    break 'channels;
+                bound = seen.bound();
+                if bound.is_some() {
+                    break;
                 }
-                for (connector, of) in self.connected(memory, peers)? {
-                    if !seen.connectors.insert(connector.at) {
-                        continue;
-                    }
-                    let purpose = if connector.index == 0 { Purpose::Collectives } else { Purpose::SendRecv };
-                    let bytes = self.bytes(memory, &connector, of, sizes, &mut seen.shared);
-                    add(of.transport, purpose, bytes);
+                for (transport, purpose, bytes) in self.connections(memory, peers, sizes, seen)? {
+                    add(transport, purpose, bytes);
                 }
             }
         }
+        remarks.extend(bound.map(str::to_owned));
         let [bytes, gdr] = places::read(memory, rank.address, self.work)?;
         if let Some(bytes) = bytes.filter(|bytes| *bytes > 0) {
             let is_on_gpu = gdr.is_some_and(|handle| handle != 0);
@@ -182,10 +223,38 @@ impl MemLayout {
         Ok(sizes)
     }
 
-    /// Returns the connectors of these peers that are connected, each with its way.
-    fn connected(&self, memory: Memory<'_>, peers: &[u64]) -> Result<Vec<(Connector, Way)>, ReadError> {
+    /// Returns the ways, purposes and bytes of these peers' connections that were not counted yet; no bytes
+    /// where they cannot be told.
+    fn connections(
+        &self,
+        memory: Memory<'_>,
+        peers: &[u64],
+        sizes: [u64; 3],
+        seen: &mut Seen,
+    ) -> Result<Vec<(Transport, Purpose, Option<Bytes>)>, ReadError> {
+        seen.looked_at = seen.looked_at.saturating_add(peers.len());
+        let connected = self.connected(memory, peers, seen)?;
+        let memories: Vec<Vec<(u64, Places<3>)>> =
+            connected.iter().map(|(connector, way)| self.memories(connector.direction, *way)).collect();
+        let mut read = places::read_each(memory, &memories.concat())?.into_iter();
+        let counted = connected.into_iter().zip(memories).map(|((connector, way), memories)| {
+            let memories: Vec<_> = read.by_ref().take(memories.len()).collect();
+            let purpose = if connector.index == 0 { Purpose::Collectives } else { Purpose::SendRecv };
+            let bytes = self.bytes(connector.direction, way, sizes, &memories, &mut seen.shared);
+            (way.transport, purpose, bytes)
+        });
+        Ok(counted.collect())
+    }
+
+    /// Returns the connectors of these peers that are connected and were not counted yet, each with its way.
+    fn connected(
+        &self,
+        memory: Memory<'_>,
+        peers: &[u64],
+        seen: &mut Seen,
+    ) -> Result<Vec<(Connector, Way)>, ReadError> {
         let mut connectors = Vec::new();
-        for peer in peers.iter().filter(|peer| **peer != 0) {
+        for peer in peers.iter().filter(|peer| **peer != 0 && seen.peers.insert(**peer)) {
             for (direction, ArrayField { offset, count, elem_size }) in self.ends {
                 let at =
                     |index: u64| peer.saturating_add(offset).saturating_add(elem_size.saturating_mul(index));
@@ -198,49 +267,61 @@ impl MemLayout {
         }
         let structs: Vec<(u64, Places<4>)> = connectors.iter().map(|one| (one.at, self.connector)).collect();
         let values = places::read_each(memory, &structs)?;
-        let connected = connectors.into_iter().zip(values).filter_map(|(connector, values)| {
+        let mut is_new = |(connector, values): (Connector, Values<4>)| {
             let [connected, connection, own, flags] = values?;
-            connected.filter(|connected| *connected != 0)?;
-            let (transport, resources) = self.transport(memory, connection?, own);
-            let reads = flags.unwrap_or(0) & READS != 0;
-            Some((connector, Way { transport, resources, reads }))
+            let is_new = connected? != 0 && seen.connectors.insert(connector.at);
+            is_new.then_some((connector, connection?, own, flags.unwrap_or(0) & READS != 0))
+        };
+        let new: Vec<_> = connectors.into_iter().zip(values).filter_map(&mut is_new).collect();
+        // The state of the others is not in this process.
+        let is_here = |connection, own| connection != 0 && own != Some(0);
+        let states = new.iter().map(|(_, connection, own, _)| {
+            (*connection, if is_here(*connection, *own) { self.connection } else { [None; 2] })
         });
-        Ok(connected.collect())
+        let states = places::read_each(memory, &states.collect::<Vec<_>>())?;
+        let way = |((connector, connection, own, reads), state): ((_, u64, Option<u64>, bool), Values<2>)| {
+            let (transport, resources) = match state.unwrap_or_default() {
+                _ if connection == 0 => (Transport::Shm, None),
+                _ if own == Some(0) => (Transport::Proxy, None),
+                [Some(P2P), resources] => (Transport::P2p, resources),
+                [Some(SHM), resources] => (Transport::Shm, resources),
+                [Some(NET), resources] => (Transport::Net, resources),
+                [Some(COLLNET), resources] => (Transport::CollNet, resources),
+                _ => (Transport::Unknown, None),
+            };
+            (connector, Way { transport, resources, reads })
+        };
+        Ok(new.into_iter().zip(states).map(way).collect())
+    }
+
+    /// Returns the places of a network connection's memories; none of another connection.
+    fn memories(&self, direction: Direction, way: Way) -> Vec<(u64, Places<3>)> {
+        let ArrayField { offset, count, elem_size } = match direction {
+            Direction::Send => self.memories[0],
+            Direction::Recv => self.memories[1],
+        };
+        let resources = way.resources.filter(|_| way.transport == Transport::Net);
+        let at = |resources: u64, kind: u64| {
+            resources.saturating_add(offset).saturating_add(elem_size.saturating_mul(kind))
+        };
+        let of = |resources| (0..count.min(5)).map(move |kind| (at(resources, kind), self.memory));
+        resources.into_iter().flat_map(of).collect()
     }
 
     /// Returns the bytes of an end of a connection; `None` if they cannot be told.
     fn bytes(
         &self,
-        memory: Memory<'_>,
-        connector: &Connector,
+        direction: Direction,
         way: Way,
         sizes: [u64; 3],
+        memories: &[Values<3>],
         shared: &mut BTreeSet<u64>,
     ) -> Option<Bytes> {
-        let direction = connector.direction;
         match way.transport {
             Transport::P2p => Some(self.direct(direction, sizes, way.reads)),
             Transport::Shm => Some(Bytes { host: self.end(direction, sizes, false), gpu: 0 }),
-            Transport::Net => self.network(memory, direction, way.resources?, shared),
+            Transport::Net => way.resources.and_then(|_| network(memories, shared)),
             Transport::CollNet | Transport::Proxy | Transport::Unknown | Transport::Work => None,
-        }
-    }
-
-    /// Returns the transport of a connection, and the address of its state if that is in this process.
-    fn transport(&self, memory: Memory<'_>, connection: u64, own: Option<u64>) -> (Transport, Option<u64>) {
-        if connection == 0 {
-            return (Transport::Shm, None);
-        }
-        if own == Some(0) {
-            return (Transport::Proxy, None);
-        }
-        let [transport, resources] = places::read(memory, connection, self.connection).unwrap_or_default();
-        match transport {
-            Some(P2P) => (Transport::P2p, resources),
-            Some(SHM) => (Transport::Shm, resources),
-            Some(NET) => (Transport::Net, resources),
-            Some(COLLNET) => (Transport::CollNet, resources),
-            _ => (Transport::Unknown, None),
         }
     }
 
@@ -260,34 +341,91 @@ impl MemLayout {
         let bytes = self.end(direction, sizes, reads).checked_next_multiple_of(SHAREABLE);
         Bytes { gpu: bytes.unwrap_or(0), host: 0 }
     }
+}
 
-    /// Returns the bytes of a network connection's memories: in host memory, on the GPU, shared with others in either,
-    /// and what GDRCopy maps. `None` if they cannot be read.
-    fn network(
-        &self,
-        memory: Memory<'_>,
-        direction: Direction,
-        resources: u64,
-        shared: &mut BTreeSet<u64>,
-    ) -> Option<Bytes> {
-        let ArrayField { offset, count, elem_size } = match direction {
-            Direction::Send => self.memories[0],
-            Direction::Recv => self.memories[1],
-        };
-        let mut bytes = Bytes::default();
-        for kind in 0..count.min(5) {
-            let at = resources.checked_add(offset)?.checked_add(elem_size.checked_mul(kind)?)?;
-            let [gpu, cpu, size] = places::read(memory, at, self.memory).ok()?;
-            let (gpu, cpu, size) = (gpu?, cpu?, size?);
-            let is_there = size > 0 && (gpu != 0 || cpu != 0);
-            // Connections that share a buffer have the same address of it.
-            let is_shared = kind == 2 || kind == 3;
-            if !is_there || is_shared && !shared.insert(if cpu == 0 { gpu } else { cpu }) {
-                continue;
-            }
-            let to = if kind == 0 || kind == 2 { &mut bytes.host } else { &mut bytes.gpu };
-            *to = to.saturating_add(size);
+/// Returns the bytes of a network connection's memories: in host memory, on the GPU, shared with others in
+/// either, and what GDRCopy maps. `None` if they cannot be read.
+fn network(memories: &[Values<3>], shared: &mut BTreeSet<u64>) -> Option<Bytes> {
+    let mut bytes = Bytes::default();
+    for (kind, memory) in memories.iter().enumerate() {
+        let [gpu, cpu, size] = (*memory)?;
+        let (gpu, cpu, size) = (gpu?, cpu?, size?);
+        let is_there = size > 0 && (gpu != 0 || cpu != 0);
+        // Connections that share a buffer have the same address of it.
+        let is_shared = kind == 2 || kind == 3;
+        if !is_there || is_shared && !shared.insert(if cpu == 0 { gpu } else { cpu }) {
+            continue;
         }
-        Some(bytes)
+        let to = if kind == 0 || kind == 2 { &mut bytes.host } else { &mut bytes.gpu };
+        *to = to.saturating_add(size);
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inspect::process::Process;
+
+    fn words<const N: usize>(indices: [u64; N]) -> Places<N> {
+        indices.map(|index| IntField::new(8 * index, 8))
+    }
+
+    fn array(index: u64, count: u64, words: u64) -> ArrayField {
+        ArrayField { offset: 8 * index, count, elem_size: 8 * words }
+    }
+
+    /// A peer is a connector of each direction, of four words; a network connection has five memories.
+    fn layout() -> MemLayout {
+        MemLayout {
+            ends: [(Direction::Send, array(0, 1, 4)), (Direction::Recv, array(4, 1, 4))],
+            connector: words([0, 1, 2, 3]),
+            connection: words([0, 1]),
+            memories: [array(0, 5, 3); 2],
+            memory: words([0, 1, 2]),
+            buffer_sizes: array(0, 3, 1),
+            ends_bytes: [4096; 2],
+            work: [None; 2],
+            nvls: None,
+        }
+    }
+
+    fn address(words: &[u64]) -> u64 {
+        words.as_ptr() as u64
+    }
+
+    #[test]
+    fn a_connection_is_read_and_counted_once_however_many_peers_have_it() {
+        let process = Process::open(std::process::id()).unwrap();
+        // 100 bytes of the host, 30 that others share, and 1000 of the GPU.
+        let memories = [0, 1, 100, 1, 0, 1000, 0, 7, 30, 0, 0, 5, 0, 0, 0];
+        let (network, direct) = ([NET, address(&memories)], [P2P, 0]);
+        let peers: Vec<[u64; 8]> =
+            (0..100).map(|_| [1, address(&network), 1, 0, 1, address(&direct), 1, 0]).collect();
+        let others = [[1, 0, 1, 0, 1, address(&network), 0, 0], [0; 8]];
+        let all: Vec<u64> = peers.iter().chain(&others).map(|peer| address(peer)).collect();
+        let mut seen = Seen::default();
+        let found = layout().connections(Memory::new(&process), &all, [1, 2, 3], &mut seen).unwrap();
+        let of = |way| found.iter().filter(move |(transport, ..)| *transport == way);
+        assert_eq!(found.len(), 202);
+        assert_eq!([of(Transport::Net).count(), of(Transport::P2p).count()], [100, 100]);
+        assert_eq!([of(Transport::Shm).count(), of(Transport::Proxy).count()], [1, 1]);
+        let host: u64 = of(Transport::Net).filter_map(|(.., bytes)| Some(bytes.as_ref()?.host)).sum();
+        assert_eq!(host, 100 * 100 + 30);
+        // As many as are looked at, all of them one, take less than their time.
+        for peers in vec![all[0]; MAX_PEERS - all.len()].chunks(PEERS_AT_ONCE) {
+            let again = layout().connections(Memory::new(&process), peers, [1, 2, 3], &mut seen).unwrap();
+            assert!(again.is_empty());
+        }
+        assert!(seen.bound().is_none());
+    }
+
+    #[test]
+    fn the_connections_of_a_process_have_a_bound_in_number_and_time() {
+        let late = Seen::new(Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(late.bound().unwrap().contains("took too long"));
+        let many = Seen { looked_at: MAX_PEERS + 1, ..Seen::default() };
+        assert!(many.bound().unwrap().contains("more connections than are looked at"));
     }
 }
