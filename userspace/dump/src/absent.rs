@@ -6,11 +6,20 @@
 //! has, too. So the hashes of all live processes can be made and compared. The process that the table was
 //! read from proves that they are made in the same way.
 
-use std::{ops::Range, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    path::Path,
+};
 
 use serde::{Deserialize, Serialize};
 
-use super::{RankReport, ras_peers::Peers};
+use super::{
+    RankReport,
+    owners::{self, Claim, Owner},
+    process::Target,
+    ras_peers::Peers,
+};
 use flow::schema::comm_hash_of_name;
 use inspect::{
     memory::Memory,
@@ -118,8 +127,8 @@ impl PeerTable {
         own.first().map(|(_, pid)| *pid)
     }
 
-    /// Returns the ranks of `rank`'s communicator that are not among `known`, with their places; none if the
-    /// hashes are not made as this module makes them.
+    /// Returns the ranks of `rank`'s communicator that are not among `known` (in order), with their places; none
+    /// if the hashes are not made as this module makes them.
     pub(super) fn absent(
         self,
         memory: Memory<'_>,
@@ -132,7 +141,7 @@ impl PeerTable {
         let Some(&(own_host, own_pid)) = table.get(rank.rank as usize) else { return Vec::new() };
         // The process that was read must be found by its own entry, which proves the hashes.
         let Some(kind) = live.kind_of(rank.pid, own_pid) else { return Vec::new() };
-        let missing = (0u32..).zip(&table).filter(|(number, _)| !known.contains(number));
+        let missing = (0u32..).zip(&table).filter(|(number, _)| known.binary_search(number).is_err());
         let placed = missing.map(|(number, (host, pid))| {
             let found = live.find(|hashes| hashes.get(kind) == Some(pid));
             let place = match found {
@@ -151,6 +160,44 @@ impl PeerTable {
         placed.sort_by_key(|absent| absent.rank);
         placed
     }
+}
+
+/// Finds the ranks that no process that was read has. The table of a communicator's ranks is read once for
+/// each owner of such a communicator: another one, who claims a rank that is gone, hides nothing.
+pub(super) fn find(targets: &[Target], ranks: &mut [RankReport]) {
+    let mut incomplete = incomplete(ranks, &|rank| {
+        targets.iter().find(|target| target.report.pid == rank.pid)?.report.owner.as_ref()
+    });
+    if incomplete.is_empty() {
+        return;
+    }
+    let live = LiveProcesses::read();
+    for rank in ranks {
+        let Some(known) = incomplete.remove(&(rank.pid, rank.address)) else { continue };
+        if let Some(target) = targets.iter().find(|target| target.report.pid == rank.pid) {
+            rank.absent = target.absent(rank, &known, &live);
+        }
+    }
+}
+
+/// Returns the ranks, in order, that are known of each communicator of one owner that has more, by process
+/// and address of the first of them.
+fn incomplete<'o>(
+    ranks: &[RankReport],
+    owner_of: &impl Fn(&RankReport) -> Option<&'o Owner>,
+) -> BTreeMap<(u32, u64), Vec<u32>> {
+    let mut by_hash: BTreeMap<(&str, u32), Vec<&RankReport>> = BTreeMap::new();
+    for rank in ranks {
+        by_hash.entry((&rank.comm_hash, rank.n_ranks)).or_default().push(rank);
+    }
+    let claims = by_hash.into_values().flat_map(|ranks| owners::tell_apart(ranks, owner_of));
+    let incomplete = claims.filter_map(|Claim { ranks, .. }| {
+        let first = ranks.first()?;
+        let known: BTreeSet<u32> = ranks.iter().map(|rank| rank.rank).collect();
+        let is_incomplete = known.len() < first.n_ranks as usize;
+        is_incomplete.then(|| ((first.pid, first.address), known.into_iter().collect()))
+    });
+    incomplete.collect()
 }
 
 /// The live processes of this host, by the hashes that NCCL would make of them.
@@ -253,5 +300,17 @@ mod tests {
         waitid(WaitId::Pid(Pid::from_child(&child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
         assert_eq!(find(&LiveProcesses::read()), None);
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn another_users_forged_rank_hides_none_that_is_gone() {
+        let owners = [1000, 1000, 666].map(|uid| Owner { uid, ..Owner::default() });
+        let owner_of = |rank: &RankReport| owners.get(rank.pid as usize - 1);
+        let rank = |rank, pid| RankReport { rank, pid, n_ranks: 3, ..RankReport::default() };
+        let all = [rank(0, 1), rank(1, 2), rank(2, 3)];
+        let known = incomplete(&all, &owner_of);
+        assert_eq!(known, BTreeMap::from([((1, 0), vec![0, 1]), ((3, 0), vec![2])]));
+        let twice = [rank(0, 1), rank(1, 1), rank(1, 2)];
+        assert_eq!(incomplete(&twice, &owner_of), BTreeMap::from([((1, 0), vec![0, 1])]));
     }
 }

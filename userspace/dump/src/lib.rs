@@ -180,7 +180,7 @@ pub fn dump(
         }
     }
     copies::leave_out(&mut targets, &mut ranks);
-    find_absent(&targets, &mut ranks);
+    absent::find(&targets, &mut ranks);
     let ports = ports.finish(PORT_PATIENCE).unwrap_or_default();
     for target in &mut targets {
         target.look_at_nics(&mut ranks, &ports);
@@ -275,26 +275,6 @@ fn some_at_once<T: Send>(items: impl ExactSizeIterator<Item = T> + Send, work: &
         }
         work();
     });
-}
-
-/// Finds the ranks that no process that was read has. The table of a communicator's ranks is read once for
-/// each communicator.
-fn find_absent(targets: &[process::Target], ranks: &mut [RankReport]) {
-    let mut read: BTreeMap<(String, u32), Vec<u32>> = BTreeMap::new();
-    for rank in ranks.iter() {
-        read.entry((rank.comm_hash.clone(), rank.n_ranks)).or_default().push(rank.rank);
-    }
-    read.retain(|(_, n_ranks), known| known.len() < *n_ranks as usize);
-    if read.is_empty() {
-        return;
-    }
-    let live = absent::LiveProcesses::read();
-    for rank in ranks {
-        let Some(known) = read.remove(&(rank.comm_hash.clone(), rank.n_ranks)) else { continue };
-        if let Some(target) = targets.iter().find(|target| target.report.pid == rank.pid) {
-            rank.absent = target.absent(rank, &known, &live);
-        }
-    }
 }
 
 /// Finds the communicators of processes by their NCCL libraries, those given or those that a process is found

@@ -51,6 +51,11 @@ impl Owner {
         }
     }
 
+    /// Returns the user's name, where the host has one.
+    fn known_user(&self) -> Option<&str> {
+        (self.user != self.uid.to_string()).then_some(&*self.user)
+    }
+
     /// Names the owner: `user ann, job 17`.
     fn named(&self) -> String {
         let cut = |text: &str| cut_right(text, Some(MAX_NAME));
@@ -87,37 +92,73 @@ struct Group<'r> {
     numbers: BTreeSet<u32>,
     /// Hosts of the ranks whose owner is known.
     hosts: BTreeSet<&'r str>,
+    uids: BTreeSet<u32>,
+    /// Name of the user, where a host has one for the number.
+    user: Option<&'r str>,
+    /// All owners that are known have that name.
+    is_named: bool,
+    job: Option<&'r str>,
     /// Names of the first owners.
     names: Vec<String>,
     n_owners: usize,
 }
 
 impl<'r> Group<'r> {
-    fn add(&mut self, at: usize, rank: &'r RankReport, owner: Option<&Owner>) {
+    fn new(owner: Option<&'r Owner>, job: Option<&'r str>) -> Self {
+        let user = owner.and_then(Owner::known_user);
+        Self {
+            uids: owner.iter().map(|owner| owner.uid).collect(),
+            user,
+            is_named: owner.is_none() || user.is_some(),
+            job,
+            names: vec![owner.map_or_else(|| "an unknown user".to_owned(), Owner::named)],
+            n_owners: 1,
+            ..Self::default()
+        }
+    }
+
+    fn add(&mut self, at: usize, rank: &'r RankReport, is_known: bool) {
         self.members.push(at);
         self.numbers.insert(rank.rank);
-        if owner.is_some() {
+        if is_known {
             self.hosts.insert(&rank.host);
-        }
-        if self.names.is_empty() {
-            self.names.push(owner.map_or_else(|| "an unknown user".to_owned(), Owner::named));
-            self.n_owners = 1;
         }
     }
 
     /// Tells whether nothing speaks against one owner of both. Ranks whose owner an older dump does not tell
     /// conflict with none.
     fn fits(&self, other: &Self) -> bool {
-        self.numbers.is_disjoint(&other.numbers) && self.hosts.is_disjoint(&other.hosts)
+        let agree =
+            |one: Option<&str>, other: Option<&str>| one.zip(other).is_none_or(|(one, other)| one == other);
+        agree(self.job, other.job)
+            && (agree(self.user, other.user) || !self.uids.is_disjoint(&other.uids))
+            && self.numbers.is_disjoint(&other.numbers)
+            && self.hosts.is_disjoint(&other.hosts)
     }
 
     fn join(&mut self, other: Self) {
         self.members.extend(other.members);
         self.numbers.extend(other.numbers);
         self.hosts.extend(other.hosts);
+        self.is_named &= other.is_named;
+        self.uids.extend(other.uids);
+        self.user = self.user.or(other.user);
+        self.job = self.job.or(other.job);
         let space = SHOWN.saturating_sub(self.names.len());
         self.names.extend(other.names.into_iter().take(space));
         self.n_owners += other.n_owners;
+    }
+
+    /// Says why the ranks may be of several owners, if they were joined over hosts and only numbers of users
+    /// are known, which differ.
+    fn doubt(&self) -> Option<String> {
+        (self.uids.len() > 1 && !self.is_named).then(|| {
+            format!(
+                "cannot tell, because the ranks are of other users on each host ({}): of one job with user \
+                 namespaces, or forged by another user; if they are of one job:",
+                self.owners()
+            )
+        })
     }
 
     fn owners(&self) -> String {
@@ -143,7 +184,8 @@ impl<'r> Group<'r> {
 /// the same communicator.
 ///
 /// Ranks of different owners stay together only where nothing speaks against it, on different hosts and with
-/// different numbers: with user namespaces, the users of one job can have other numbers on each host.
+/// different numbers: with user namespaces, the users of one job can have other numbers on each host. But
+/// nothing proves that they are one job, so that a verdict on them does not count.
 pub(super) fn tell_apart<'o, R: Borrow<RankReport>>(
     ranks: Vec<R>,
     owner_of: &impl Fn(&RankReport) -> Option<&'o Owner>,
@@ -154,9 +196,10 @@ pub(super) fn tell_apart<'o, R: Borrow<RankReport>>(
     let of_group = |(at, group): (usize, &Group<'_>)| {
         let others = said.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, said)| said.clone());
         let more = (more > 0).then(|| format!("and {more} more groups of ranks claim the same"));
-        let doubt = (at == MAX_GROUPS).then(|| {
+        let too_many = (at == MAX_GROUPS).then(|| {
             format!("cannot tell, because too many owners claim the communicator: {} more", group.n_owners)
         });
+        let doubt = too_many.or_else(|| group.doubt());
         (group.members.clone(), others.take(SHOWN).chain(more).collect(), doubt)
     };
     let of_groups: Vec<(Vec<usize>, Vec<String>, Option<String>)> =
@@ -171,7 +214,7 @@ pub(super) fn tell_apart<'o, R: Borrow<RankReport>>(
 }
 
 /// Groups ranks by their owners. The last of more than [`MAX_GROUPS`] has all that are left.
-fn groups<'r, 'o, R: Borrow<RankReport>>(
+fn groups<'r, 'o: 'r, R: Borrow<RankReport> + 'r>(
     ranks: &'r [R],
     owner_of: &impl Fn(&RankReport) -> Option<&'o Owner>,
 ) -> Vec<Group<'r>> {
@@ -187,7 +230,9 @@ fn groups<'r, 'o, R: Borrow<RankReport>>(
     let mut by_owner: BTreeMap<Option<Whose<'_>>, Group<'_>> = BTreeMap::new();
     for (at, rank) in ranks.iter().map(Borrow::borrow).enumerate() {
         let owner = owner_of(rank);
-        by_owner.entry(owner.map(whose)).or_default().add(at, rank, owner);
+        let whose = owner.map(whose);
+        let new = || Group::new(owner, whose.and_then(|(_, job)| job));
+        by_owner.entry(whose).or_insert_with(new).add(at, rank, owner.is_some());
     }
     let mut owners: Vec<_> = by_owner.into_iter().collect();
     owners.sort_by_key(|(_, group)| Reverse(group.members.len()));
@@ -212,7 +257,7 @@ fn groups<'r, 'o, R: Borrow<RankReport>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ProcessReport;
+    use crate::{DumpReport, Motion, ProcessReport, State};
 
     fn rank(rank: u32, host: &str, pid: u32) -> RankReport {
         RankReport { rank, host: host.to_owned(), pid, n_ranks: 4, ..RankReport::default() }
@@ -264,6 +309,11 @@ mod tests {
         let processes = [process("a", 1, 100_000, None), process("b", 1, 165_536, None)];
         assert_eq!(numbers(vec![rank(0, "a", 1), rank(1, "b", 1)], &processes), [vec![1, 1]]);
         assert_eq!(numbers(vec![rank(0, "a", 1), rank(0, "b", 1)], &processes).len(), 2);
+        let doubt = |processes: &[ProcessReport]| {
+            claims(vec![rank(0, "a", 1), rank(1, "b", 1)], processes)[0].doubt.clone()
+        };
+        assert!(doubt(&processes).unwrap().contains("(user 100000 and user 165536)"));
+        assert_eq!(doubt(&[process("a", 1, 1000, None), process("b", 1, 1000, None)]), None);
         let older = [ProcessReport { host: "a".into(), pid: 1, ..ProcessReport::default() }];
         assert_eq!(numbers(vec![rank(0, "a", 1), rank(1, "b", 1)], &older), [vec![1, 1]]);
     }
@@ -293,5 +343,44 @@ mod tests {
         let claims = tell_apart(forged.chain([rank(0, "a", 200)]).collect(), &owner_of);
         let of_victim = claims.iter().find(|claim| claim.ranks.iter().any(|rank| rank.pid == 200)).unwrap();
         assert!(of_victim.ranks.len() == 1 && of_victim.doubt.is_none());
+    }
+
+    #[test]
+    fn users_with_other_names_and_other_jobs_are_not_joined_over_hosts() {
+        let named = |host: &str, uid, user: &str, job: Option<&str>| {
+            let mut process = process(host, 1, uid, job);
+            process.owner.as_mut().unwrap().user = user.to_owned();
+            process
+        };
+        let claims =
+            |processes: [ProcessReport; 2]| claims(vec![rank(0, "a", 1), rank(1, "b", 1)], &processes);
+        let count = |processes| claims(processes).len();
+        assert_eq!(count([named("a", 1001, "ann", None), named("b", 1002, "bob", None)]), 2);
+        assert_eq!(count([named("a", 1001, "ann", Some("17")), named("b", 1002, "1002", Some("18"))]), 2);
+        assert_eq!(count([named("a", 1001, "ann", None), named("b", 1001, "bob", None)]), 1, "one number");
+        let one = claims([named("a", 1001, "ann", None), named("b", 2001, "ann", None)]);
+        assert!(one.len() == 1 && one[0].doubt.is_none(), "one name");
+        let one = claims([named("a", 1001, "ann", None), named("b", 1002, "1002", None)]);
+        assert!(one.len() == 1 && one[0].doubt.is_some(), "a number without a name");
+    }
+
+    #[test]
+    fn a_verdict_on_ranks_of_other_users_on_each_host_does_not_count() {
+        let state = |uid| {
+            let ranks = [rank(0, "a", 1), rank(1, "a", 2), rank(2, "b", 1)].map(|rank| RankReport {
+                n_ranks: 3,
+                motion: Motion { readings: 2, counters_moved: true, ..Motion::default() },
+                ..rank
+            });
+            let of = |(host, pid, uid)| process(host, pid, uid, None);
+            let processes = [("a", 1, 1002), ("a", 2, 1002), ("b", 1, uid)].map(of).to_vec();
+            let report = DumpReport::judged(ranks.to_vec(), processes);
+            (report.communicators.len(), report.state(), report.communicators[0].verdict.evidence.clone())
+        };
+        assert!(matches!(state(1002), (1, State::Healthy, _)));
+        let (count, state, evidence) = state(1001);
+        assert_eq!((count, state), (1, State::Unknown));
+        assert!(evidence[0].starts_with("cannot tell, because the ranks are of other users on each host"));
+        assert!(evidence.len() > 1, "what was seen is said: {evidence:?}");
     }
 }
