@@ -12,7 +12,10 @@ use super::{
     comm_layout::{CommLayout, MAGIC},
     places,
 };
-use inspect::memory::{AddressSpace, Memory, ReadError, ScanLimits, ScanProgress, ScanReport, search};
+use inspect::{
+    memory::{AddressSpace, Memory, ReadError, ScanLimits, ScanProgress, ScanReport, search},
+    process::printable,
+};
 use nccl_library::{
     elf::RuntimeAddr,
     fields::{ArrayField, IntField, unsigned},
@@ -250,7 +253,7 @@ fn counters(
     Ok(())
 }
 
-/// Reads a short string that the program gave, without control characters.
+/// Reads a short string that the program gave, safe for a terminal.
 fn text(memory: Memory<'_>, at: u64) -> Option<String> {
     const MAX: usize = 128;
     if at == 0 {
@@ -259,8 +262,7 @@ fn text(memory: Memory<'_>, at: u64) -> Option<String> {
     let mut bytes = [0; MAX];
     let read = memory.read_some(RuntimeAddr(at), &mut bytes).ok()?;
     let text = bytes.get(..read)?.split(|byte| *byte == 0).next()?;
-    let text = String::from_utf8_lossy(text);
-    Some(text.chars().filter(|c| !c.is_control()).collect())
+    Some(printable(&String::from_utf8_lossy(text)))
 }
 
 #[cfg(test)]

@@ -122,6 +122,14 @@ fn what_contradicts_itself_is_no_communicator() {
 }
 
 #[test]
+fn a_name_has_nothing_that_a_terminal_obeys() {
+    let process = Process::open(std::process::id()).unwrap();
+    let name = "dp\u{202e}\u{1b}x\0";
+    let read = text(Memory::new(&process), name.as_ptr() as u64);
+    assert_eq!(read.as_deref(), Some("dp\u{fffd}\u{fffd}x"));
+}
+
+#[test]
 fn a_scan_finds_the_communicator_and_none_of_the_decoys() {
     let mut decoys = vec![MAGIC; 4096];
     decoys[7] = 1;

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::process::printable;
+
 /// Maximum number of bytes read from the end of the log; kernels keep 128 KiB to some MiB.
 const MAX_LOG: usize = 1 << 20;
 /// Maximum number of errors that are kept, the latest ones.
@@ -79,7 +81,7 @@ fn xid_in(line: &str) -> Option<KernelXid> {
         device: device.to_lowercase(),
         pid,
         uptime: uptime.trim().parse().ok()?,
-        text: text.chars().filter(|c| !c.is_control()).take(200).collect(),
+        text: printable(text).chars().take(200).collect(),
     })
 }
 

@@ -6,6 +6,7 @@ use nccl_library::{elf::RuntimeAddr, fields::IntField};
 use crate::{
     gpu::{self, DriverFacts},
     memory::Memory,
+    process::printable,
 };
 
 /// `NCCL_MAGIC`, src/include/comm.h.
@@ -110,7 +111,7 @@ fn values<const N: usize>(
     }))
 }
 
-/// Reads a short text that the program gave, without control characters; `None` if it gave none. NCCL keeps
+/// Reads a short text that the program gave, safe for a terminal; `None` if it gave none. NCCL keeps
 /// the address and not the text, so the program can have freed it: bytes that are no text give `None`.
 fn text(memory: Memory<'_>, at: u64) -> Option<String> {
     let mut bytes = [0; MAX_NAME];
@@ -121,7 +122,7 @@ fn text(memory: Memory<'_>, at: u64) -> Option<String> {
         let is_cut = text.len() == MAX_NAME && error.error_len().is_none();
         std::str::from_utf8(text.get(..error.valid_up_to()).filter(|_| is_cut).unwrap_or(text))
     });
-    Some(text.ok()?.chars().filter(|c| !c.is_control()).collect())
+    text.ok().map(printable)
 }
 
 #[cfg(test)]
@@ -152,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_communicator_is_read_if_it_is_still_the_one() {
-        let (places, comm) = made(c"tensor\x1b[2J parallel");
+        let (places, comm) = made(c"tensor\u{202e}[2J parallel");
         let process = Process::open(std::process::id()).unwrap();
         let pointer = comm.as_ptr().expose_provenance() as u64;
         let seen = Seen { tgid: 7, pointer, hash: Some(0xabc), rank: 3, n_ranks: 8 };
@@ -162,7 +163,7 @@ mod tests {
             comm_hash: "0x0000000000000abc".to_owned(),
             rank: 3,
             n_ranks: Some(8),
-            comm_name: Some("tensor[2J parallel".to_owned()),
+            comm_name: Some("tensor\u{fffd}[2J parallel".to_owned()),
             local_rank: Some(1),
             node: Some(0),
             n_nodes: None,

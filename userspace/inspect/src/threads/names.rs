@@ -8,7 +8,7 @@ use std::{
 use nccl_library::symbols::DebugFiles;
 
 use crate::{
-    process::{Process, maps::Mapping},
+    process::{Process, maps::Mapping, printable},
     resolver::{self, Symbol},
 };
 
@@ -157,7 +157,7 @@ fn demangled(symbol: &str) -> String {
     } else {
         base.to_owned()
     };
-    let mut name: String = name.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect();
+    let mut name: String = printable(&name).chars().take(MAX_NAME).collect();
     if name.chars().count() == MAX_NAME {
         name.pop();
         name.push('…');
