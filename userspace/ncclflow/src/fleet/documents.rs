@@ -3,6 +3,11 @@
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, de::DeserializeOwned};
 
+/// Most values of a document; of a longer one, into which dumps of many hosts were merged, least bytes for each
+/// value. In memory one takes up to a hundred bytes. Dumps have 15 bytes for each, without spaces.
+const MAX_VALUES: usize = 1 << 21;
+const MIN_BYTES: usize = 8;
+
 /// What all documents begin with, whatever their version.
 #[derive(Deserialize)]
 struct Head {
@@ -13,7 +18,7 @@ struct Head {
 /// version that is read.
 ///
 /// # Errors
-/// One is something else, or of another version of the schema; or there is none.
+/// One is something else, of another version of the schema, or has more values than any that is ours.
 pub fn documents<T: DeserializeOwned>(text: &[u8], what: &str, schema: u32) -> Result<Vec<T>> {
     let mut all = Vec::new();
     let mut documents = serde_json::Deserializer::from_slice(text).into_iter::<Head>();
@@ -27,10 +32,29 @@ pub fn documents<T: DeserializeOwned>(text: &[u8], what: &str, schema: u32) -> R
         }
         let to = documents.byte_offset();
         let one = text.get(from..to).unwrap_or_default();
+        let (values, most) = (values(one), MAX_VALUES.max(one.len() / MIN_BYTES));
+        if values > most {
+            bail!("nothing of it is taken: it has {values} values, and {most} at most are read");
+        }
         all.push(serde_json::from_slice(one).with_context(not_one)?);
         from = to;
     }
     Ok(all)
+}
+
+/// Counts the values of a document, before there is one in memory: lists, objects, and what a comma parts.
+fn values(document: &[u8]) -> usize {
+    let (mut count, mut is_text, mut is_escaped) = (0, false, false);
+    for byte in document {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => is_text = !is_text,
+            b',' | b'[' | b'{' if !is_text => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 /// Leaves out what a login shell says before an answer: lines up to the one at which a document begins.
@@ -74,5 +98,16 @@ mod tests {
         );
         assert!(why("{\"schema\": 0}").contains("an older"));
         assert!(why(&"[".repeat(100_000)).contains("not a document"));
+    }
+
+    #[test]
+    fn a_document_with_more_values_than_ours_have_is_not_read() {
+        let with =
+            |list: &str, count| format!("{{\"schema\":1,\"torchNotes\":[{}\"\"]}}", list.repeat(count));
+        let error = format!("{:#}", read(&with("\"\",", 3 << 20)).unwrap_err());
+        assert!(error.contains("it has 3145731 values, and 2097152 at most are read"), "{error}");
+        assert_eq!(read(&with("\"[{,\\\",\",", 1 << 20)).unwrap().len(), 1, "what is in a text is no value");
+        let long = format!("\"{}\",", "x".repeat(14));
+        assert_eq!(read(&with(&long, 3 << 20)).unwrap().len(), 1, "dumps of many hosts");
     }
 }
