@@ -58,10 +58,13 @@ impl Owner {
 
     /// Names the owner: `user ann, job 17`.
     fn named(&self) -> String {
-        let cut = |text: &str| cut_right(text, Some(MAX_NAME));
         let job = self.job.as_ref().map_or_else(String::new, |job| format!(", job {}", cut(job)));
         format!("user {}{job}", cut(&self.user))
     }
+}
+
+fn cut(name: &str) -> String {
+    cut_right(name, Some(MAX_NAME))
 }
 
 /// Maximum number of groups of ranks of one hash and size: a host's answer can have any number of owners.
@@ -73,6 +76,9 @@ const MAX_NAME: usize = 64;
 
 /// User and job.
 type Whose<'a> = (u32, Option<&'a str>);
+
+/// Container; `None` for a process outside of containers.
+type Container<'a> = Option<&'a str>;
 
 /// Ranks that claim to be of one communicator, and that are judged together.
 #[derive(Debug)]
@@ -98,20 +104,28 @@ struct Group<'r> {
     /// All owners that are known have that name.
     is_named: bool,
     job: Option<&'r str>,
+    /// Another container claims one of the ranks.
+    is_contested: bool,
     /// Names of the first owners.
     names: Vec<String>,
     n_owners: usize,
 }
 
 impl<'r> Group<'r> {
-    fn new(owner: Option<&'r Owner>, job: Option<&'r str>) -> Self {
+    /// `contested`: the container, if the ranks are told apart by it.
+    fn new(owner: Option<&'r Owner>, job: Option<&'r str>, contested: Option<Container<'_>>) -> Self {
         let user = owner.and_then(Owner::known_user);
+        let name = owner.map_or_else(|| "an unknown user".to_owned(), Owner::named);
+        let container = contested.map_or_else(String::new, |container| {
+            container.map_or_else(|| ", no container".to_owned(), |id| format!(", container {}", cut(id)))
+        });
         Self {
             uids: owner.iter().map(|owner| owner.uid).collect(),
             user,
             is_named: owner.is_none() || user.is_some(),
             job,
-            names: vec![owner.map_or_else(|| "an unknown user".to_owned(), Owner::named)],
+            is_contested: contested.is_some(),
+            names: vec![name + &container],
             n_owners: 1,
             ..Self::default()
         }
@@ -130,7 +144,8 @@ impl<'r> Group<'r> {
     fn fits(&self, other: &Self) -> bool {
         let agree =
             |one: Option<&str>, other: Option<&str>| one.zip(other).is_none_or(|(one, other)| one == other);
-        agree(self.job, other.job)
+        !(self.is_contested || other.is_contested)
+            && agree(self.job, other.job)
             && (agree(self.user, other.user) || !self.uids.is_disjoint(&other.uids))
             && self.numbers.is_disjoint(&other.numbers)
             && self.hosts.is_disjoint(&other.hosts)
@@ -186,6 +201,9 @@ impl<'r> Group<'r> {
 /// Ranks of different owners stay together only where nothing speaks against it, on different hosts and with
 /// different numbers: with user namespaces, the users of one job can have other numbers on each host. But
 /// nothing proves that they are one job, so that a verdict on them does not count.
+///
+/// Pods of several tenants often have one user, and a job can have several pods. So the ranks of one owner are
+/// told apart by container only where two containers claim one rank.
 pub(super) fn tell_apart<'o, R: Borrow<RankReport>>(
     ranks: Vec<R>,
     owner_of: &impl Fn(&RankReport) -> Option<&'o Owner>,
@@ -227,22 +245,42 @@ fn groups<'r, 'o: 'r, R: Borrow<RankReport> + 'r>(
         let of_user = jobs.get(&owner.uid).filter(|of_user| of_user.len() == 1);
         (owner.uid, owner.job.as_deref().or(of_user.and_then(|jobs| jobs.first().copied())))
     };
-    let mut by_owner: BTreeMap<Option<Whose<'_>>, Group<'_>> = BTreeMap::new();
+    let container = |owner: &'o Owner| owner.container.as_deref();
+    let mut claimants: BTreeMap<(Whose<'_>, u32), BTreeSet<Container<'_>>> = BTreeMap::new();
+    for rank in ranks.iter().map(Borrow::borrow) {
+        if let Some(owner) = owner_of(rank) {
+            claimants.entry((whose(owner), rank.rank)).or_default().insert(container(owner));
+        }
+    }
+    claimants.retain(|_, containers| containers.len() > 1);
+    let contested: BTreeSet<(Whose<'_>, Container<'_>)> = claimants
+        .into_iter()
+        .flat_map(|((whose, _), containers)| containers.into_iter().map(move |container| (whose, container)))
+        .collect();
+    let mut by_owner: BTreeMap<Option<(Whose<'_>, Option<Container<'_>>)>, Group<'_>> = BTreeMap::new();
     for (at, rank) in ranks.iter().map(Borrow::borrow).enumerate() {
         let owner = owner_of(rank);
-        let whose = owner.map(whose);
-        let new = || Group::new(owner, whose.and_then(|(_, job)| job));
-        by_owner.entry(whose).or_insert_with(new).add(at, rank, owner.is_some());
+        let key = owner.map(|owner| {
+            let (whose, container) = (whose(owner), container(owner));
+            (whose, Some(container).filter(|_| contested.contains(&(whose, container))))
+        });
+        let new =
+            || Group::new(owner, key.and_then(|((_, job), _)| job), key.and_then(|(_, container)| container));
+        by_owner.entry(key).or_insert_with(new).add(at, rank, owner.is_some());
     }
-    let mut owners: Vec<_> = by_owner.into_iter().collect();
-    owners.sort_by_key(|(_, group)| Reverse(group.members.len()));
+    let mut owners: Vec<Group<'_>> = by_owner.into_values().collect();
+    owners.sort_by_key(|group| Reverse(group.members.len()));
     // A user who claims to have many jobs crowds out no other user.
     let mut turns: BTreeMap<Option<u32>, usize> = BTreeMap::new();
-    owners.sort_by_cached_key(|(whose, _)| {
-        let turn = turns.entry(whose.map(|(uid, _)| uid)).or_default();
-        *turn += 1;
-        *turn
-    });
+    let mut owners: Vec<(usize, Group<'_>)> = owners
+        .into_iter()
+        .map(|group| {
+            let turn = turns.entry(group.uids.first().copied()).or_default();
+            *turn += 1;
+            (*turn, group)
+        })
+        .collect();
+    owners.sort_by_key(|(turn, _)| *turn);
     let mut groups: Vec<Group<'_>> = Vec::new();
     for (_, new) in owners {
         let fits = groups.iter().take(MAX_GROUPS).position(|known| known.fits(&new));
@@ -382,5 +420,26 @@ mod tests {
         assert_eq!((count, state), (1, State::Unknown));
         assert!(evidence[0].starts_with("cannot tell, because the ranks are of other users on each host"));
         assert!(evidence.len() > 1, "what was seen is said: {evidence:?}");
+    }
+
+    #[test]
+    fn containers_of_one_user_are_told_apart_where_two_claim_one_rank() {
+        let pod = |host: &str, pid, container: &str| {
+            let mut process = process(host, pid, 0, None);
+            process.owner.as_mut().unwrap().container = Some(container.to_owned());
+            process
+        };
+        let processes = [pod("a", 1, "A"), pod("a", 2, "B"), pod("b", 3, "C"), pod("a", 4, "X")];
+        let job = || vec![rank(0, "a", 1), rank(1, "a", 2), rank(2, "b", 3)];
+        assert_eq!(numbers(job(), &processes), [vec![1, 2, 3]], "a job of several pods and hosts");
+        let forged = |number| [job(), vec![rank(number, "a", 4)]].concat();
+        assert_eq!(numbers(forged(0), &processes), [vec![2, 3], vec![1], vec![4]]);
+        assert_eq!(numbers(forged(2), &processes), [vec![1, 2], vec![3], vec![4]], "of another host");
+        let told = claims(forged(0), &processes);
+        assert!(told[1].others[1].starts_with("processes of user 0, container X claim to be ranks 0 of"));
+        // Two communicators with one hash, or one dump given twice.
+        assert_eq!(numbers([job(), job()].concat(), &processes).len(), 1);
+        let bare = [process("a", 1, 0, None), process("b", 2, 0, None)];
+        assert_eq!(numbers(vec![rank(0, "a", 1), rank(0, "b", 2)], &bare).len(), 1);
     }
 }
