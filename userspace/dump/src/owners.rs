@@ -63,16 +63,16 @@ impl Owner {
     }
 }
 
-fn cut(name: &str) -> String {
-    cut_right(name, Some(MAX_NAME))
-}
-
 /// Maximum number of groups of ranks of one hash and size: a host's answer can have any number of owners.
 const MAX_GROUPS: usize = 64;
 /// Maximum number of other groups that a verdict tells of, and of owners and ranks that are named of each.
 const SHOWN: usize = 8;
 /// Maximum number of characters of a name that another host gives.
 const MAX_NAME: usize = 64;
+
+fn cut(name: &str) -> String {
+    cut_right(name, Some(MAX_NAME))
+}
 
 /// User and job.
 type Whose<'a> = (u32, Option<&'a str>);
@@ -144,9 +144,10 @@ impl<'r> Group<'r> {
     fn fits(&self, other: &Self) -> bool {
         let agree =
             |one: Option<&str>, other: Option<&str>| one.zip(other).is_none_or(|(one, other)| one == other);
+        let may_be_one = || agree(self.user, other.user) && agree(self.job, other.job);
         !(self.is_contested || other.is_contested)
-            && agree(self.job, other.job)
-            && (agree(self.user, other.user) || !self.uids.is_disjoint(&other.uids))
+            // Parts of one job of a user, on other hosts, can have numbers of their own.
+            && (!self.uids.is_disjoint(&other.uids) || may_be_one())
             && self.numbers.is_disjoint(&other.numbers)
             && self.hosts.is_disjoint(&other.hosts)
     }
@@ -245,27 +246,19 @@ fn groups<'r, 'o: 'r, R: Borrow<RankReport> + 'r>(
         let of_user = jobs.get(&owner.uid).filter(|of_user| of_user.len() == 1);
         (owner.uid, owner.job.as_deref().or(of_user.and_then(|jobs| jobs.first().copied())))
     };
-    let container = |owner: &'o Owner| owner.container.as_deref();
-    let mut claimants: BTreeMap<(Whose<'_>, u32), BTreeSet<Container<'_>>> = BTreeMap::new();
-    for rank in ranks.iter().map(Borrow::borrow) {
-        if let Some(owner) = owner_of(rank) {
-            claimants.entry((whose(owner), rank.rank)).or_default().insert(container(owner));
-        }
-    }
-    claimants.retain(|_, containers| containers.len() > 1);
-    let contested: BTreeSet<(Whose<'_>, Container<'_>)> = claimants
-        .into_iter()
-        .flat_map(|((whose, _), containers)| containers.into_iter().map(move |container| (whose, container)))
-        .collect();
+    let claim = |rank: &RankReport| {
+        let owner = owner_of(rank)?;
+        Some((whose(owner), owner.container.as_deref()))
+    };
+    let contested =
+        contested(ranks.iter().filter_map(|rank| Some((rank.borrow().rank, claim(rank.borrow())?))));
     let mut by_owner: BTreeMap<Option<(Whose<'_>, Option<Container<'_>>)>, Group<'_>> = BTreeMap::new();
     for (at, rank) in ranks.iter().map(Borrow::borrow).enumerate() {
         let owner = owner_of(rank);
-        let key = owner.map(|owner| {
-            let (whose, container) = (whose(owner), container(owner));
-            (whose, Some(container).filter(|_| contested.contains(&(whose, container))))
-        });
-        let new =
-            || Group::new(owner, key.and_then(|((_, job), _)| job), key.and_then(|(_, container)| container));
+        let claim = claim(rank);
+        let contested = claim.filter(|claim| contested.contains(claim)).map(|(_, container)| container);
+        let key = claim.map(|(whose, _)| (whose, contested));
+        let new = || Group::new(owner, claim.and_then(|((_, job), _)| job), contested);
         by_owner.entry(key).or_insert_with(new).add(at, rank, owner.is_some());
     }
     let mut owners: Vec<Group<'_>> = by_owner.into_values().collect();
@@ -290,6 +283,18 @@ fn groups<'r, 'o: 'r, R: Borrow<RankReport> + 'r>(
         }
     }
     groups
+}
+
+/// Returns the owners' containers that claim a rank which another container of the same owner claims, too.
+fn contested<'o>(
+    claims: impl Iterator<Item = (u32, (Whose<'o>, Container<'o>))>,
+) -> BTreeSet<(Whose<'o>, Container<'o>)> {
+    let mut claimants: BTreeMap<(Whose<'_>, u32), BTreeSet<Container<'_>>> = BTreeMap::new();
+    for (rank, (whose, container)) in claims {
+        claimants.entry((whose, rank)).or_default().insert(container);
+    }
+    let several = claimants.into_iter().filter(|(_, containers)| containers.len() > 1);
+    several.flat_map(|((whose, _), all)| all.into_iter().map(move |container| (whose, container))).collect()
 }
 
 #[cfg(test)]
@@ -340,6 +345,9 @@ mod tests {
         assert_eq!(numbers(all, &processes), [vec![1, 2], vec![3]]);
         let unread = vec![rank(0, "a", 1), rank(1, "b", 2), rank(2, "a", 4)];
         assert_eq!(numbers(unread, &processes), [vec![1, 2, 4]], "its environment could not be read");
+        let parts = [process("a", 1, 1000, Some("17")), process("b", 2, 1000, Some("18"))];
+        let of_parts = vec![rank(0, "a", 1), rank(1, "b", 2)];
+        assert_eq!(numbers(of_parts, &parts), [vec![1, 2]], "a heterogeneous job of Slurm");
     }
 
     #[test]
