@@ -145,7 +145,8 @@ impl ProcessReport {
         let is_here = self.host == other.host;
         let owner = |process: &Self| {
             let owner = process.owner.clone()?;
-            Some(Owner { container: owner.container.filter(|_| is_here), ..owner })
+            let here = |name: Option<String>| name.filter(|_| is_here);
+            Some(Owner { container: here(owner.container), pod: here(owner.pod), ..owner })
         };
         (owner(self), &self.name, self.job_rank.is_some())
             == (owner(other), &other.name, other.job_rank.is_some())

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RankReport;
 use flow::{
-    identity::{Container, JobVariable},
+    identity::JobVariable,
     text::{cut_right, joined},
 };
 
@@ -46,7 +46,7 @@ impl Owner {
             uid,
             user,
             job: job.map(str::to_owned),
-            container: container.as_ref().map(Container::short),
+            container: container.as_ref().map(flow::identity::Container::short),
             pod: container.and_then(|container| container.pod),
         }
     }

@@ -22,7 +22,11 @@ static OWN: Mutex<BTreeMap<PathBuf, Option<[PathBuf; 2]>>> = Mutex::new(BTreeMap
 /// where we cannot see it.
 pub fn cgroup_folder(mount: &Path, path: &str) -> Option<PathBuf> {
     let path = Path::new(path.trim_start_matches('/'));
-    if !path.components().any(|part| part == Component::ParentDir) {
+    let up = path.components().take_while(|part| *part == Component::ParentDir).count();
+    if !path.components().skip(up).all(|part| matches!(part, Component::Normal(_))) {
+        return None;
+    }
+    if up == 0 {
         return Some(mount.join(path));
     }
     let mut known = OWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,5 +92,6 @@ mod tests {
         assert_eq!(find(host.path(), 1), None);
         let inside = Path::new("/sys/fs/cgroup/cpu");
         assert_eq!(cgroup_folder(inside, "/docker/1"), Some(inside.join("docker/1")));
+        assert_eq!(cgroup_folder(inside, "/docker/../1"), None, "the kernel writes no such path");
     }
 }
