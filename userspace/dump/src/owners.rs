@@ -3,7 +3,7 @@
 
 use inspect::{
     identity::read_variables,
-    process::{Description, Process, Users},
+    process::{Description, Process},
 };
 use std::{
     borrow::Borrow,
@@ -38,8 +38,9 @@ pub struct Owner {
 }
 
 impl Owner {
-    pub(super) fn read(process: &Process, users: &Users) -> Self {
-        let Description { uid, user, container, .. } = Description::read(process, users, &[]);
+    /// Reads the owner of a process, which has this description.
+    pub(super) fn read(process: &Process, description: Description) -> Self {
+        let Description { uid, user, container, .. } = description;
         let environment = read_variables(process);
         let job = environment.as_ref().and_then(|known| known.text(JobVariable::SlurmJobId));
         Self {

@@ -5,7 +5,7 @@ use inspect::{
     gpu::{bus_id, number_on_host},
     host::host_name,
     memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanReport},
-    process::{MappedLibrary, Process, age_seconds, maps::Mapping},
+    process::{Description, MappedLibrary, Process, Tenant, age_seconds, maps::Mapping},
     resolver,
     threads::{self, Names, NativeNames, Sampler},
 };
@@ -43,6 +43,7 @@ pub(super) struct Target {
     pub(super) found: Vec<Found>,
     /// Inodes of the NCCL libraries.
     inodes: BTreeSet<u64>,
+    pub(super) tenant: Option<Tenant>,
     /// Start of the process, in ticks since the system was started.
     pub(super) started: Option<u64>,
     /// Samples, one for each reading.
@@ -79,6 +80,7 @@ impl Target {
             report,
             found: Vec::new(),
             inodes: BTreeSet::new(),
+            tenant: None,
             started: None,
             samples: Vec::new(),
             proxies: None,
@@ -93,17 +95,19 @@ impl Target {
         progress: &mut dyn FnMut(&Progress<'_>),
     ) -> Self {
         let process = process.by_live_thread();
+        let description = Description::read(&process, &libraries.users, &[]);
+        let tenant = Tenant::of(&description);
         let report = ProcessReport {
             host: host_name(),
             pid: process.pid(),
             name: process.name().to_owned(),
             state: ProcessState::read(&process),
-            owner: Some(Owner::read(&process, &libraries.users)),
+            owner: Some(Owner::read(&process, description)),
             first_thread_ended: process.has_lost_its_first_thread().then(|| live_threads(&process)),
             ..ProcessReport::default()
         };
         let mut target = Self::new(process, report);
-        target.started = target.process.started();
+        (target.tenant, target.started) = (Some(tenant), target.process.started());
         if target.report.state == ProcessState::Exited {
             let pid = target.report.pid;
             target.report.error =

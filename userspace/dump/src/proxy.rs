@@ -5,8 +5,13 @@
 //! again. Nothing is cleared when an args struct is used again: until the op has begun (`ncclProxyOpReady`)
 //! its steps are old.
 
+mod ready;
+mod steps;
+
 use std::{collections::BTreeSet, rc::Rc};
 
+use self::ready::ReadyFlags;
+pub use self::steps::{ProxyLooks, Steps};
 use super::{
     OpReport, ProxyListState,
     places::{self, Places, Wanted},
@@ -15,12 +20,11 @@ use inspect::memory::{Memory, ReadError};
 use nccl_library::{
     elf::RuntimeAddr,
     fields::{
-        ArrayField, FieldRef, IntField, MissingField, conn_fifo, enums, proxy_args as args, proxy_connection,
+        ArrayField, FieldRef, IntField, MissingField, enums, proxy_args as args, proxy_connection,
         proxy_state, proxy_sub_args as sub, recv_mem, recv_net_resources, send_mem, send_net_resources,
-        signed,
     },
     layouts::Layouts,
-    nccl::{Direction, FIFO_STEPS, NameTables, Pattern, Protocol},
+    nccl::{Direction, NameTables, Pattern, Protocol},
 };
 
 /// Maximum number of ops, more than a proxy has at a time: it has at most a few per connection.
@@ -137,38 +141,6 @@ impl ProxyLayout {
     }
 }
 
-/// Flags by which a receiver's GPU says that its registered buffer may be written: the sizes in the slots of
-/// the connection's FIFO, -1 until then (src/transport/net.cc, recvProxyProgress).
-#[derive(Clone, Copy, Debug)]
-struct ReadyFlags {
-    /// In the resources of a receiver: pointer to the memory with the FIFO.
-    recv_mem: IntField,
-    /// Offset of the FIFO there, and the bytes of a slot.
-    fifo: (u64, u64),
-    size: IntField,
-}
-
-impl ReadyFlags {
-    fn new(layouts: &Layouts) -> Option<Self> {
-        let fifo = recv_mem::CONN_FIFO.find(layouts)?.offset;
-        Some(Self {
-            recv_mem: recv_net_resources::RECV_MEM.find_int(layouts)?,
-            fifo: (fifo, conn_fifo::STRUCT.size(layouts).ok()?),
-            size: conn_fifo::SIZE.find_int(layouts)?,
-        })
-    }
-
-    /// Reads whether the flag of an op that begins at this FIFO step is set; `None` where that cannot be read.
-    fn is_set(self, memory: Memory<'_>, resources: u64, base: u64) -> Option<bool> {
-        let (fifo, slot_size) = self.fifo;
-        let recv_mem = places::read_one(memory, resources, Some(self.recv_mem)).filter(|at| *at != 0)?;
-        let slot = fifo.checked_add((base % FIFO_STEPS).checked_mul(slot_size)?)?;
-        let at = RuntimeAddr(recv_mem.checked_add(slot)?.checked_add(self.size.offset())?);
-        let copy = memory.gather(&[(at, self.size.size())]).ok()?;
-        Some(signed(&copy)? != -1)
-    }
-}
-
 /// Bound of the number of network devices of a host.
 pub(super) const MAX_DEVICES: u64 = 1 << 10;
 
@@ -235,7 +207,7 @@ pub(super) fn read(memory: Memory<'_>, layout: &ProxyLayout, proxy: u64) -> Resu
         Err(_) => [None; 2],
     };
     for _ in 0..ATTEMPTS {
-        (list.state, list.ops) = match walk(memory, layout, proxy) {
+        (list.state, list.ops) = match walk(memory, layout, proxy, u64::MAX) {
             Ok(walked) => walked,
             Err(error) if error.is_final() => return Err(error),
             // Something in it went away.
@@ -253,20 +225,21 @@ type Links = [Option<u64>; 5];
 /// Values of [`SUB`].
 type SubValues = [Option<u64>; 13];
 
-/// Walks once through the list.
+/// Walks once through the list, and leaves out what comes after `most` subs.
 fn walk(
     memory: Memory<'_>,
     layout: &ProxyLayout,
     proxy: u64,
+    most: u64,
 ) -> Result<(ProxyListState, Vec<ProxyOp>), ReadError> {
     let active = RuntimeAddr(proxy.saturating_add(layout.active.offset()));
     let first = memory.word(active)?;
     let mut visited: Vec<(u64, Links)> = Vec::new();
     let mut seen = BTreeSet::new();
-    let mut sane = true;
+    let (mut sane, mut subs) = (true, 0_u64);
     // Ops of one connection hang on `nextPeer` in order; those of different ones on `next`.
     let mut to_visit = vec![first];
-    while let Some(args) = to_visit.pop() {
+    while let Some(args) = to_visit.pop().filter(|_| subs < most) {
         if args == 0 {
             continue;
         }
@@ -274,13 +247,22 @@ fn walk(
             sane = false;
             break;
         }
-        let links = places::read(memory, args, layout.links)?;
+        let links = match places::read(memory, args, layout.links) {
+            Ok(links) => links,
+            Err(error) if error.is_final() => return Err(error),
+            // The second look tells whether the link to it changed meanwhile.
+            Err(_) => {
+                sane = false;
+                break;
+            }
+        };
         visited.push((args, links));
         let [next, next_peer, _, state, n_subs] = links;
         sane = state != Some(layout.state_none) && layout.may_have(n_subs);
         if !sane {
             break;
         }
+        subs = subs.saturating_add(n_subs.unwrap_or(0));
         to_visit.extend([next, next_peer].map(Option::unwrap_or_default));
     }
     let mut ops = Vec::new();

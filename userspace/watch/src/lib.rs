@@ -19,6 +19,7 @@ mod reading;
 mod rhythm;
 mod run;
 mod settings;
+mod shares;
 mod slow;
 mod slower;
 mod standing;

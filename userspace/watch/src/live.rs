@@ -1,22 +1,29 @@
 //! Processes that are read again and again, and their readings in the form that [`crate::Book`] takes.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use dump::watched::{ProcessCounts, ProcessorWatch, WatchedCommunicator, WatchedProcess};
+use dump::watched::{ProcessCounts, ProcessorWatch, ProxyLooks, WatchedCommunicator, WatchedProcess};
 use inspect::gpu::GpuSamples;
 use recording::format::Facts as _;
 
 use crate::{
     book::Book,
     reading::{
-        CommKey, GpuState, ProcessInfo, ProcessKey, ProcessReading, RankCounts, RankInfo, RankReading, Steps,
+        CommKey, GpuState, ProcessInfo, ProcessKey, ProcessReading, RankCounts, RankInfo, RankReading,
     },
+    shares::TimeShares,
 };
 
 /// Time for which a communicator stands before the steps of its proxy are looked at, which takes some copies
 /// for each op, and readings between two such looks.
 const STEPS_AFTER: Duration = Duration::from_secs(3);
 const STEPS_EVERY: u64 = 2;
+/// Time after which no further proxy of a process is looked at in one reading.
+const STEPS_WITHIN: Duration = Duration::from_millis(20);
 /// Time between two looks at the processor time of a process's threads: some small files for each.
 const PROCESSOR_EVERY: Duration = Duration::from_secs(10);
 /// Most functions that are named.
@@ -85,19 +92,22 @@ impl Processes {
         self.unread = 0;
         let with_steps = self.readings.is_multiple_of(STEPS_EVERY);
         let (mut readings, mut ended) = (Vec::with_capacity(self.live.len()), Vec::new());
+        let mut shares = TimeShares::default();
         for (key, live) in &mut self.live {
-            let read = live.watched.read();
+            let (begun, has_time) = (Instant::now(), shares.has_time(live.watched.tenant()));
+            let read = has_time.then(|| live.watched.read());
             let is_live = !live.watched.process().has_exited();
             if !is_live {
                 ended.push(*key);
             }
-            if is_live && read.is_err() {
+            if is_live && !matches!(read, Some(Ok(_))) {
                 self.unread += 1;
                 if live.watched.process().needs_another_thread() {
                     again(key.pid);
                 }
             }
-            if let Ok(counts) = &read
+            let counts = read.and_then(Result::ok);
+            if let Some(counts) = &counts
                 && is_live
             {
                 let coming = counts.communicators.iter().flatten().filter(|one| !one.is_set_up).count();
@@ -106,15 +116,16 @@ impl Processes {
                     again(key.pid);
                 }
             }
-            let ranks = live.ranks(read.ok().as_ref(), |comm| {
+            let ranks = live.ranks(counts.as_ref(), |comm| {
                 (with_steps && book.stands(comm, STEPS_AFTER, now)).then_some(())
             });
-            let is_due = is_live && !ranks.is_empty() && now >= live.processor_due;
+            let is_due = is_live && has_time && !ranks.is_empty() && now >= live.processor_due;
             let processor = is_due.then(|| live.watched.processor(&mut live.processor)).flatten();
             if is_due {
                 live.processor_due = now + PROCESSOR_EVERY;
             }
             readings.push(ProcessReading { info: Arc::clone(&live.info), is_live, ranks, processor });
+            shares.add(live.watched.tenant(), begun.elapsed());
         }
         for key in ended {
             self.live.remove(&key);
@@ -176,6 +187,7 @@ impl Live {
         wants_steps: impl Fn(&CommKey) -> Option<()>,
     ) -> Vec<RankReading> {
         let mut ranks = Vec::with_capacity(self.ranks.len());
+        let mut looks = ProxyLooks::until(Instant::now() + STEPS_WITHIN);
         for (at, (info, known)) in self.ranks.iter().zip(self.watched.communicators()).enumerate() {
             let state = match counts.map(|counts| counts.communicators.get(at)) {
                 Some(Some(Some(counts))) => RankCounts::Read(counts.clone()),
@@ -187,7 +199,7 @@ impl Live {
                 failure = counts.failure.map(|failure| known.result(failure));
                 steps = wants_steps(&info.comm)
                     .filter(|()| counts.has_ops_in_flight)
-                    .map(|()| self.watched.steps(known).map_or(Steps::Moving, Steps::At));
+                    .and_then(|()| self.watched.steps(known, &mut looks));
             }
             ranks.push(RankReading { info: Arc::clone(info), state, steps, failure });
         }

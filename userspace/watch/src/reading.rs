@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+pub use dump::watched::Steps;
 use dump::{
     Counting,
     watched::{Counts, Growth},
@@ -95,15 +96,6 @@ pub enum RankCounts {
     Ended,
     /// The process did not let itself be read.
     Unread,
-}
-
-/// State of the steps of a proxy's ops in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Steps {
-    /// Another value than before, if a step was made.
-    At(u64),
-    /// The steps changed while they were read.
-    Moving,
 }
 
 /// A process at one moment.

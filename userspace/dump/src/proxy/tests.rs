@@ -1,5 +1,7 @@
 //! Lists of args structs made up in our own memory, read as if they were another process's.
 
+use std::time::{Duration, Instant};
+
 use super::*;
 use inspect::process::Process;
 
@@ -178,7 +180,51 @@ fn a_list_without_end_and_one_of_nonsense_are_not_believed() {
     assert_eq!(read_list(address(&many)).state, ProxyListState::Unreadable);
     let stray = args(&connection, 10, 0x10, 0);
     let list = read_list(address(&stray));
-    assert!(list.state != ProxyListState::Read && list.ops.is_empty());
+    assert!(list.state == ProxyListState::Unreadable && list.ops.is_empty());
+}
+
+/// Returns the state of the steps of a list, by these looks.
+fn steps(looks: &mut ProxyLooks, proxy: u64) -> Option<Steps> {
+    let process = Process::open(std::process::id()).unwrap();
+    looks.steps(Memory::new(&process), &layout(), proxy)
+}
+
+#[test]
+fn a_step_changes_the_mark_and_a_list_that_cannot_be_read_has_none() {
+    let later = || ProxyLooks::until(Instant::now() + Duration::from_secs(60));
+    let connection = [1, 2, 0];
+    let mut op = args(&connection, 10, 0, 0);
+    let head = [address(&op)];
+    let proxy = address(&head);
+    let mut looks = later();
+    let first = steps(&mut looks, proxy);
+    assert!(matches!(first, Some(Steps::At(_))), "{first:?}");
+    assert_eq!(steps(&mut later(), proxy), first, "nothing moved");
+    op[DONE] += 1;
+    op[6] += 1;
+    assert_eq!(steps(&mut looks, proxy), first, "one look for a reading");
+    assert_ne!(steps(&mut later(), proxy), first);
+    assert_eq!(steps(&mut ProxyLooks::until(Instant::now()), proxy), None, "no time is left");
+    op[NEXT] = 0x10;
+    assert_eq!(steps(&mut later(), proxy), None, "not movement");
+}
+
+#[test]
+fn a_mark_is_made_of_the_beginning_of_a_long_list() {
+    let connection = [1, 2, 0];
+    let mut all: Vec<Vec<u64>> = (0..20_000).map(|op| args(&connection, 2 * op, 0, 0)).collect();
+    for op in 1..all.len() {
+        let next = address(&all[op]);
+        all[op - 1][NEXT] = next;
+    }
+    let head = [address(&all[0])];
+    let mark = || steps(&mut ProxyLooks::until(Instant::now() + Duration::from_secs(60)), address(&head));
+    let first = mark();
+    assert!(matches!(first, Some(Steps::At(_))), "{first:?}");
+    all[19_999][POSTED] = 5;
+    assert_eq!(mark(), first);
+    all[0][POSTED] = 5;
+    assert_ne!(mark(), first);
 }
 
 #[test]

@@ -8,29 +8,24 @@
 mod counts;
 mod processor;
 
-use std::{
-    collections::HashMap,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use inspect::{
     memory::{Memory, ReadError, ScanEnd, ScanLimits},
-    process::{MappedLibrary, Process},
+    process::{MappedLibrary, Process, Tenant},
 };
 use nccl_library::{elf::RuntimeAddr, fields::unsigned, symbols::DebugFiles};
 
 pub use self::counts::Counts;
 use self::counts::{CountedPlaces, Pieces, Reads};
 pub use self::processor::{Growth, ProcessorWatch};
+pub use super::proxy::{ProxyLooks, Steps};
 use super::{
-    Counting, DumpOptions, Owner, ProcessReport, ProxyListState, ProxyReport, RankReport, copies,
+    Counting, DumpOptions, Owner, ProcessReport, ProxyReport, RankReport, copies,
     libraries::{Layout, Libraries},
     own_list::base_of,
     places,
     process::Target,
-    proxy,
 };
 
 /// Maximum number of libraries that are remembered; beyond it all are forgotten.
@@ -92,6 +87,7 @@ impl Finder {
 pub struct WatchedProcess {
     process: Process,
     started: Option<u64>,
+    tenant: Option<Tenant>,
     report: ProcessReport,
     communicators: Vec<WatchedCommunicator>,
     reads: Reads,
@@ -124,7 +120,7 @@ pub struct ProcessCounts {
 
 impl WatchedProcess {
     fn new(target: Target, ranks: Vec<RankReport>) -> Self {
-        let Target { process, mut report, found, started, .. } = target;
+        let Target { process, mut report, found, started, tenant, .. } = target;
         let memory = Memory::new(&process);
         let mut pieces = Pieces::default();
         let mut communicators = Vec::new();
@@ -164,7 +160,7 @@ impl WatchedProcess {
             });
         }
         report.threads = Vec::new();
-        Self { process, started, report, communicators, reads: Reads::of(&pieces), lists }
+        Self { process, started, tenant, report, communicators, reads: Reads::of(&pieces), lists }
     }
 
     pub fn process(&self) -> &Process {
@@ -178,6 +174,10 @@ impl WatchedProcess {
 
     pub fn owner(&self) -> Option<&Owner> {
         self.report.owner.as_ref()
+    }
+
+    pub fn tenant(&self) -> Option<&Tenant> {
+        self.tenant.as_ref()
     }
 
     /// Returns the reason why the process, or one of its libraries, cannot be read.
@@ -229,27 +229,9 @@ impl WatchedProcess {
         watch.look(&self.process, || self.communicators.iter().filter(is_there).filter_map(handle).collect())
     }
 
-    /// Returns a mark of the ops in flight of a communicator's proxy: another mark, if a step was made.
-    /// `None`: the ops changed while they were read, or cannot be read.
-    pub fn steps(&self, communicator: &WatchedCommunicator) -> Option<u64> {
-        let (memory, layout) = (Memory::new(&self.process), &communicator.layout);
-        let list = proxy::read(memory, &layout.proxy, communicator.proxy_state).ok()?;
-        if matches!(list.state, ProxyListState::Torn | ProxyListState::Unreadable) {
-            return None;
-        }
-        let mut steps: Vec<_> = list
-            .ops
-            .iter()
-            .map(|op| {
-                let report = &op.report;
-                let stages = [report.posted, report.received, report.transmitted, report.done];
-                (op.connection, report.p2p, report.op_count, report.nsteps, stages)
-            })
-            .collect();
-        steps.sort_unstable();
-        let mut hasher = DefaultHasher::new();
-        steps.hash(&mut hasher);
-        Some(hasher.finish())
+    /// Returns the state of the steps of a communicator's proxy. `None`: it cannot be told at this reading.
+    pub fn steps(&self, communicator: &WatchedCommunicator, looks: &mut ProxyLooks) -> Option<Steps> {
+        looks.steps(Memory::new(&self.process), &communicator.layout.proxy, communicator.proxy_state)
     }
 }
 
