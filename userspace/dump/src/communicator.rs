@@ -5,7 +5,11 @@
 //! first one of its process holds (`intraComm0`, init.cc), and the others through their list. Either way a
 //! candidate is believed only after its fields were proven one by one.
 
-use std::{collections::BTreeMap, collections::BTreeSet, ops::ControlFlow};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
+    time::Instant,
+};
 
 use super::{
     ChannelReport, CommStatus, Counters, RankReport,
@@ -13,7 +17,7 @@ use super::{
     places,
 };
 use inspect::{
-    memory::{AddressSpace, Memory, ReadError, ScanLimits, ScanProgress, ScanReport, search},
+    memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanLimits, ScanProgress, ScanReport, search},
     process::printable,
 };
 use nccl_library::{
@@ -26,7 +30,7 @@ const MAX_DEVICES: u32 = 1 << 10;
 /// Maximum number of candidates that are looked at in one process; a program that fills its memory with the
 /// magic word gets no more.
 const MAX_CANDIDATES: usize = 1 << 16;
-const MAX_COMMUNICATORS: usize = 4096;
+pub(super) const MAX_COMMUNICATORS: usize = 4096;
 
 /// A communicator at one moment.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +58,8 @@ pub(super) fn find(
     let mut found = BTreeMap::new();
     let mut seen = BTreeSet::new();
     let mut failure = None;
-    let report = search(
+    let (begun, mut is_late) = (Instant::now(), false);
+    let mut report = search(
         memory,
         limits,
         space,
@@ -62,7 +67,9 @@ pub(super) fn find(
         |at| {
             let mut next = layout.candidate(at.0);
             while let Some(base) = next.take() {
-                if seen.len() >= MAX_CANDIDATES || found.len() >= MAX_COMMUNICATORS {
+                // The search itself may be through long before all that it has found is read.
+                is_late = begun.elapsed() >= limits.time;
+                if is_late || seen.len() >= MAX_CANDIDATES || found.len() >= MAX_COMMUNICATORS {
                     return ControlFlow::Break(());
                 }
                 if !seen.insert(base) {
@@ -87,6 +94,9 @@ pub(super) fn find(
         },
         progress,
     )?;
+    if is_late {
+        report.ended_by = Some(ScanEnd::TimeLimit);
+    }
     failure.map_or_else(|| Ok((found.into_values().collect(), report)), Err)
 }
 
@@ -266,4 +276,4 @@ fn text(memory: Memory<'_>, at: u64) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

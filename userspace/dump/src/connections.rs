@@ -13,6 +13,7 @@ use nccl_library::{
     elf::RuntimeAddr,
     fields::{
         ArrayField, IntField, MissingField, channel_peer, connector, recv_net_resources, send_net_resources,
+        unsigned,
     },
     layouts::Layouts,
     nccl::Direction,
@@ -90,11 +91,11 @@ impl ConnectionLayout {
         comm: &RankReport,
     ) -> Option<bool> {
         let ring = comm.channels.first()?;
-        let peers = peer_structs(memory, layout, comm, ring.channel).ok()?;
         let mut any = false;
         for (rank, (_, end)) in [ring.ring_next, ring.ring_prev].into_iter().zip(self.ends) {
-            let peer = *peers.get(usize::try_from(rank).ok()?)?;
-            let connector = peer.checked_add(end.offset).filter(|_| peer != 0)?;
+            let rank = u32::try_from(rank).ok()?;
+            let (_, peer) = *some_peers(memory, layout, comm, ring.channel, [rank]).ok()?.first()?;
+            let connector = peer.checked_add(end.offset)?;
             let [.., progress, connected] = places::read(memory, connector, self.connector).ok()?;
             if connected? == 0 {
                 return None;
@@ -114,10 +115,9 @@ impl ConnectionLayout {
     ) -> Vec<ConnectionReport> {
         let mut found = Vec::new();
         for channel in &comm.channels {
-            let Ok(peers) = peer_structs(memory, layout, comm, channel.channel) else { continue };
-            for peer in channel.neighbours().collect::<BTreeSet<u32>>() {
-                let at = usize::try_from(peer).ok().and_then(|peer| peers.get(peer)).filter(|at| **at != 0);
-                let Some(at) = at else { continue };
+            let neighbours = channel.neighbours().collect::<BTreeSet<u32>>();
+            let Ok(peers) = some_peers(memory, layout, comm, channel.channel, neighbours) else { continue };
+            for (peer, at) in peers {
                 for ((direction, end), step) in self.ends.into_iter().zip(self.steps) {
                     let connector = at.saturating_add(end.offset);
                     let Some(resources) = self.net_resources(memory, connector) else { continue };
@@ -144,6 +144,22 @@ impl ConnectionLayout {
     }
 }
 
+/// Reads `channel->peers[rank]` for these ranks. Those that cannot be read are left out.
+fn some_peers(
+    memory: Memory<'_>,
+    layout: &CommLayout,
+    comm: &RankReport,
+    channel: u32,
+    ranks: impl IntoIterator<Item = u32>,
+) -> Result<Vec<(u32, u64)>, ReadError> {
+    let Some(array) = peer_array(memory, layout, comm, channel)? else { return Ok(Vec::new()) };
+    let ranks: Vec<u32> = ranks.into_iter().filter(|rank| *rank < comm.n_ranks).collect();
+    let places = ranks.iter().map(|rank| (RuntimeAddr(array.saturating_add(8 * u64::from(*rank))), 8));
+    let peers = memory.copies(&places.collect::<Vec<_>>())?;
+    let peers = ranks.into_iter().zip(peers).filter_map(|(rank, peer)| Some((rank, unsigned(&peer?)?)));
+    Ok(peers.filter(|(_, peer)| *peer != 0).collect())
+}
+
 /// Reads `channel->peers[rank]` for all ranks; none of a channel that is not set up.
 pub(super) fn peer_structs(
     memory: Memory<'_>,
@@ -151,10 +167,74 @@ pub(super) fn peer_structs(
     comm: &RankReport,
     channel: u32,
 ) -> Result<Vec<u64>, ReadError> {
-    let Some(channel) = layout.channel(comm.address, channel) else { return Ok(Vec::new()) };
+    let array = peer_array(memory, layout, comm, channel)?;
+    array.map_or_else(|| Ok(Vec::new()), |array| memory.words(RuntimeAddr(array), u64::from(comm.n_ranks)))
+}
+
+/// Reads `channel->peers`; `None` of a channel that is not set up.
+fn peer_array(
+    memory: Memory<'_>,
+    layout: &CommLayout,
+    comm: &RankReport,
+    channel: u32,
+) -> Result<Option<u64>, ReadError> {
+    let Some(channel) = layout.channel(comm.address, channel) else { return Ok(None) };
     let array = memory.word(RuntimeAddr(channel.saturating_add(layout.peers.offset())))?;
-    if array == 0 {
-        return Ok(Vec::new());
+    Ok((array != 0).then_some(array))
+}
+
+#[cfg(test)]
+mod tests {
+    use inspect::process::Process;
+
+    use super::*;
+    use crate::{ChannelReport, communicator};
+
+    fn word(index: u64) -> IntField {
+        IntField::new(8 * index, 8).unwrap()
     }
-    memory.words(RuntimeAddr(array), u64::from(comm.n_ranks))
+
+    const FIRST: u32 = 900_000;
+
+    /// The array of peers has two entries that are there, of a communicator of a million ranks.
+    #[test]
+    fn only_the_neighbours_among_the_peers_are_read() {
+        let layout = ConnectionLayout {
+            ends: [(Direction::Send, 0), (Direction::Recv, 32)]
+                .map(|(direction, offset)| (direction, ArrayField { offset, count: 1, elem_size: 32 })),
+            connector: [0, 1, 2, 3].map(|index| Some(word(index))),
+            connection: [0, 1, 2].map(|index| Some(word(index))),
+            steps: [Some(word(0)); 2],
+            net_devs: NetDevs::default(),
+        };
+        let address = |words: &[u64]| words.as_ptr() as u64;
+        let resources = [7_u64];
+        let connection = [1, NET, address(&resources)];
+        // A sender's and a receiver's connector.
+        let peer = [[address(&connection), 1, 1, 1]; 2].concat();
+        let peers = [address(&peer); 2];
+        let mut comm = vec![0_u64; 64];
+        comm[20] = address(&peers) - 8 * u64::from(FIRST);
+        let neighbour = |rank: u32| i32::try_from(FIRST + rank).unwrap();
+        let report = RankReport {
+            address: address(&comm),
+            n_ranks: 1 << 30,
+            channels: vec![ChannelReport {
+                channel: 0,
+                ring_prev: neighbour(0),
+                ring_next: neighbour(1),
+                tree_up: -1,
+                tree_down: Vec::new(),
+            }],
+            ..RankReport::default()
+        };
+        let process = Process::open(std::process::id()).unwrap();
+        let memory = Memory::new(&process);
+        let comm_layout = communicator::tests::layout();
+        let found = layout.of_neighbours(memory, &comm_layout, &report);
+        let found: Vec<_> = found.iter().map(|one| (one.peer, one.direction, one.steps)).collect();
+        let both = |rank| [(rank, Direction::Send, 7), (rank, Direction::Recv, 7)];
+        assert_eq!(found, [both(FIRST), both(FIRST + 1)].concat());
+        assert_eq!(layout.ring_has_proxy(memory, &comm_layout, &report), Some(true));
+    }
 }

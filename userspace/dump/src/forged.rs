@@ -4,7 +4,9 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use nccl_library::{layouts::Layouts, nccl::NcclVersion};
 
-use super::{DumpReport, ProcessReport, communicator, libraries::Layout, motion, process::Target};
+use super::{
+    DumpReport, ProcessReport, budget::Budget, communicator, libraries::Layout, motion, process::Target,
+};
 use inspect::{
     host::host_name,
     memory::{AddressSpace, Memory, ReadError, ScanLimits},
@@ -29,7 +31,7 @@ pub fn dump_of_forged_memory(
     let mut target = Target::new(process, ProcessReport::default());
     target.add(found, scan, &layout);
     let readings = (0..2).map(|_| {
-        let ranks = target.read_in(&space, &mut BTreeSet::new())?;
+        let ranks = target.read_in(&space, &mut BTreeSet::new(), &mut Budget::default())?;
         Ok(motion::Reading { at: std::time::Instant::now(), ranks })
     });
     let mut ranks = motion::over(readings.collect::<Result<Vec<_>, ReadError>>()?);

@@ -8,6 +8,7 @@
 
 mod absent;
 mod activity;
+mod budget;
 mod comm_layout;
 mod communicator;
 mod connections;

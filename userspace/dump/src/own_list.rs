@@ -4,9 +4,10 @@
 //! list is found, and all its entries are communicators, memory need not be searched, unless a thread is
 //! making another one.
 
-use std::time::Instant;
+use std::{collections::BTreeSet, time::Instant};
 
 use super::{
+    budget::Budget,
     comm_layout::CommLayout,
     communicator::{self, Communicator},
 };
@@ -21,8 +22,8 @@ use nccl_library::{
     symbols::Resolution,
 };
 
-/// Bound of the list's length: more than a process has.
-const MAX_ENTRIES: u64 = 1 << 14;
+/// Bound of the list's length: as many communicators as a search finds in a process.
+const MAX_ENTRIES: u64 = communicator::MAX_COMMUNICATORS as u64;
 
 /// Addresses of the list and of its length in a library.
 #[derive(Clone, Copy, Debug)]
@@ -44,15 +45,15 @@ impl OwnList {
         [self.list, self.count].map(|variable| base.saturating_add(variable.0))
     }
 
-    /// Reads the communicators of the list, if it is whole.
+    /// Reads the communicators of the list, if it is whole, and says what is left out as it takes too long.
     pub(super) fn read(
         self,
         process: &Process,
         file: &MappedLibrary,
         layout: &CommLayout,
         space: &AddressSpace,
-    ) -> Option<(Vec<Communicator>, ScanReport)> {
-        let started = Instant::now();
+    ) -> Option<(Vec<Communicator>, ScanReport, Option<String>)> {
+        let (started, mut budget) = (Instant::now(), Budget::default());
         let memory = Memory::new(process);
         let base = base_of(process, file.id)?;
         let (list, count) = head(memory, base, self.list, self.count)?;
@@ -60,11 +61,18 @@ impl OwnList {
             return None;
         }
         let entries = memory.words(RuntimeAddr(list), count).ok()?;
-        let entries = entries.into_iter().filter(|entry| *entry != 0);
-        let found: Result<Vec<Communicator>, _> =
-            entries.map(|entry| communicator::read(memory, layout, space, entry)).collect();
-        // An entry may be no communicator, or not set up yet: then the search decides what is there.
-        let found = found.ok().filter(|found| !found.is_empty())?;
+        let (mut found, mut seen) = (Vec::new(), BTreeSet::from([0]));
+        for entry in entries.into_iter().filter(|entry| seen.insert(*entry)) {
+            if budget.has_time() {
+                // An entry may be no communicator, or not set up yet: then the search decides what is there.
+                found.push(communicator::read(memory, layout, space, entry).ok()?);
+            } else {
+                budget.leave_out();
+            }
+        }
+        if found.is_empty() {
+            return None;
+        }
         let report = ScanReport {
             mappings: space.regions.len(),
             mapped_bytes: space.bytes(),
@@ -72,7 +80,7 @@ impl OwnList {
             ended_by: Some(ScanEnd::Listed),
             ..ScanReport::default()
         };
-        Some((found, report))
+        Some((found, report, budget.problem()))
     }
 }
 

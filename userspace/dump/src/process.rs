@@ -23,6 +23,7 @@ use super::{
     ProxyReport, RankReport,
     absent::LiveProcesses,
     activity::Sample,
+    budget::Budget,
     communicator::{self, Communicator},
     connections::Peers,
     libraries::{Layout, Libraries},
@@ -204,7 +205,10 @@ impl Target {
             let listed =
                 layout.own_list.and_then(|list| list.read(&self.process, file, &layout.comm, &space));
             let (found, scan) = match listed {
-                Some(listed) => listed,
+                Some(listed) => {
+                    self.report.error = self.report.error.take().or(listed.2);
+                    (listed.0, listed.1)
+                }
                 None => self.scan(&layout, &space, options, options.first_only, progress)?,
             };
             self.add(found, scan, &layout);
@@ -300,8 +304,10 @@ impl Target {
     /// Reads all communicators once. Those that ended since they were found are left out.
     pub(super) fn read(&mut self) -> Vec<RankReport> {
         self.report.state = ProcessState::read(&self.process);
-        let mut handles = BTreeSet::new();
-        let ranks = AddressSpace::read(&self.process).and_then(|space| self.read_in(&space, &mut handles));
+        let (mut handles, mut budget) = (BTreeSet::new(), Budget::default());
+        let ranks = AddressSpace::read(&self.process)
+            .and_then(|space| self.read_in(&space, &mut handles, &mut budget));
+        self.report.error = self.report.error.take().or_else(|| budget.problem());
         let proxies = self.proxies.get_or_insert_with(|| thread_roles::of_handles(&self.process, &handles));
         self.samples.push(Sample::take(&self.process, proxies));
         ranks.unwrap_or_else(|error| {
@@ -310,30 +316,45 @@ impl Target {
         })
     }
 
-    /// Reads all communicators once, and adds the handles of their threads that move ops.
+    /// Reads all communicators once, as far as the budget goes, and adds the handles of their threads that
+    /// move ops.
     pub(super) fn read_in(
         &self,
         space: &AddressSpace,
         handles: &mut BTreeSet<u64>,
+        budget: &mut Budget,
     ) -> Result<Vec<RankReport>, ReadError> {
         let memory = Memory::new(&self.process);
         let mut comms = Vec::new();
         for found in &self.found {
+            if !budget.has_time() {
+                budget.leave_out();
+                continue;
+            }
             match communicator::read(memory, &found.layout.comm, space, found.address) {
                 Ok(comm) if comm.report.comm_hash == found.comm_hash => comms.push((found, comm)),
                 Err(Some(error)) if error.is_final() => return Err(error),
                 _ => {}
             }
         }
+        budget.next_part();
         let mut proxies: HashMap<u64, ProxyList> = HashMap::new();
         for (found, comm) in &comms {
+            if !budget.has_time() {
+                break;
+            }
             if let Entry::Vacant(entry) = proxies.entry(comm.proxy_state) {
                 entry.insert(proxy::read(memory, &found.layout.proxy, comm.proxy_state)?);
             }
         }
         handles.extend(proxies.values().filter_map(|list| list.thread));
+        budget.next_part();
         let mut ranks = Vec::new();
         for (found, comm) in &comms {
+            let Some(list) = proxies.get(&comm.proxy_state).filter(|_| budget.has_time()) else {
+                budget.leave_out();
+                continue;
+            };
             let users =
                 |same: &dyn Fn(&Communicator) -> bool| comms.iter().filter(|(_, other)| same(other)).count();
             let is_only = users(&|other| other.proxy_state == comm.proxy_state) == 1;
@@ -355,18 +376,17 @@ impl Target {
                 ..comm.report.clone()
             };
             rank.counters.coll_op_count_is_shared = shared && layout.comm.shares_coll_op_count;
-            if let Some(list) = proxies.get(&comm.proxy_state) {
-                rank.status.proxy_result = layout.comm.result(list.async_result);
-                let (ops, ops_for_others) = own_ops(memory, layout, &comm.report, list, is_only);
-                let carries_rings = layout.connections.ring_has_proxy(memory, &layout.comm, &comm.report);
-                rank.proxy = ProxyReport { state: list.state, carries_rings, ops };
-                rank.ops_for_others = ops_for_others;
-                if list.state == ProxyListState::Torn {
-                    rank.remarks.push("the ops in flight changed each time they were read".to_owned());
-                }
-                if rank.proxy.ops.iter().any(|op| op.peer.is_none()) {
-                    rank.remarks.push("the peer of some ops in flight is not known".to_owned());
-                }
+            rank.status.proxy_result = layout.comm.result(list.async_result);
+            let (ops, ops_for_others) =
+                own_ops(memory, layout, &comm.report, list, is_only, budget, &mut rank.remarks);
+            let carries_rings = layout.connections.ring_has_proxy(memory, &layout.comm, &comm.report);
+            rank.proxy = ProxyReport { state: list.state, carries_rings, ops };
+            rank.ops_for_others = ops_for_others;
+            if list.state == ProxyListState::Torn {
+                rank.remarks.push("the ops in flight changed each time they were read".to_owned());
+            }
+            if rank.proxy.ops.iter().any(|op| op.peer.is_none()) {
+                rank.remarks.push("the peer of some ops in flight is not known".to_owned());
             }
             ranks.push(rank);
         }
@@ -382,13 +402,20 @@ fn own_ops(
     comm: &RankReport,
     list: &ProxyList,
     is_only: bool,
+    budget: &mut Budget,
+    remarks: &mut Vec<String>,
 ) -> (Vec<OpReport>, Vec<OpForOther>) {
     let mut channels: HashMap<u32, Peers> = HashMap::new();
+    let mut is_cut = false;
     let (mut own, mut others) = (Vec::new(), Vec::new());
     for ProxyOp { connection, rank, top_ranks, report } in &list.ops {
         let (mut owner, mut peer) = (*rank, report.peer.filter(|_| is_only));
         if peer.is_none() {
             let peers = channels.entry(report.channel).or_insert_with(|| {
+                if !budget.take_peers(comm.n_ranks) {
+                    is_cut = true;
+                    return Peers::new();
+                }
                 layout.connections.of_channel(memory, &layout.comm, comm, report.channel).unwrap_or_default()
             });
             peer = peers.get(connection).copied();
@@ -405,6 +432,9 @@ fn own_ops(
             Some(rank) => others.push(OpForOther { rank, op }),
             None => own.push(op),
         }
+    }
+    if is_cut {
+        remarks.push("ops in flight may be missing: it has more connections than are looked at".to_owned());
     }
     (own, others)
 }

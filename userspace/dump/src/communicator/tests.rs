@@ -41,7 +41,7 @@ fn member(name: &str, word: usize, words: usize, inner: Option<&str>, elements: 
     member
 }
 
-fn layout() -> CommLayout {
+pub(crate) fn layout() -> CommLayout {
     layout_with(&[("startMagic", 0), ("endMagic", END)])
 }
 

@@ -141,6 +141,10 @@ impl WatchedProcess {
                 |at: u64, bytes| memory.bytes(RuntimeAddr(at), bytes).ok().and_then(|all| unsigned(&all));
             lists.push((places, [word(at, 8).unwrap_or(0), word(count, 4).unwrap_or(0)]));
         }
+        if let Some(more) = ranks.len().checked_sub(MAX_COMMUNICATORS).filter(|more| *more > 0) {
+            let more = format!("{more} of its communicators are not watched: it has too many");
+            report.error = report.error.take().or(Some(more));
+        }
         for rank in ranks.into_iter().take(MAX_COMMUNICATORS) {
             let Some(found) = found.iter().find(|found| found.address == rank.address) else { continue };
             let shares = rank.shares_resources;
