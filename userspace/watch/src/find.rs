@@ -7,7 +7,7 @@
 //! searched, unless it was chosen by its number.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     thread,
@@ -22,10 +22,15 @@ use inspect::{
     gpu,
     memory::ScanLimits,
     privileges,
-    process::{Census, MappedLibrary, Process, Visibility, read_text, stat_field, try_started},
+    process::{
+        Census, Description, MappedLibrary, Process, Tenant, Users, Visibility, read_text, stat_field,
+        try_started,
+    },
     resolver::{self, Unseen},
 };
 use nccl_library::symbols::DebugFiles;
+
+use crate::shares;
 
 /// Time between two rounds.
 const ROUND: Duration = Duration::from_secs(5);
@@ -37,6 +42,10 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 const EARLY_LOOKS: u32 = 5;
 /// Looks at a list that is being changed after which memory is searched.
 const LISTED_LOOKS: u32 = 3;
+/// Time after which no further process of a tenant is looked at before those of others.
+const TENANT_WITHIN: Duration = Duration::from_secs(10);
+/// Time after the round before from which on new processes are said not to be seen.
+const LONG_ROUND: Duration = Duration::from_secs(20);
 /// Most processes that are watched.
 const MAX_PROCESSES: usize = 4096;
 
@@ -45,11 +54,45 @@ const MAX_PROCESSES: usize = 4096;
 pub(crate) enum Found {
     /// Processes with their communicators, in the place of what was known of them.
     Processes(Vec<WatchedProcess>),
-    /// A round is done: how many processes with NCCL are not watched, as there are too many, and how much of
-    /// the node may be looked at.
-    Round { left_out: usize, sight: Visibility },
+    /// Processes that are watched no more, as others want their places.
+    GivenUp(Vec<u32>),
+    /// A round is done.
+    Round(Round),
     /// The node's processes cannot be listed.
     Blind(String),
+}
+
+/// What a round has not looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    /// Processes with NCCL that are not watched, as there are too many.
+    pub(crate) left_out: usize,
+    /// Tenant that has most of the places, and how many, if processes are left out.
+    most: Option<(Tenant, usize)>,
+    /// Processes that wait, as others of their tenants take long.
+    late: usize,
+    /// How much of the node may be looked at.
+    pub(crate) sight: Visibility,
+}
+
+impl Round {
+    /// Says what is not seen this long after the round, with a subject that tells it apart from others.
+    pub(crate) fn unseen(&self, ago: Duration) -> impl Iterator<Item = (&'static str, String)> {
+        let Self { left_out, most, late, .. } = self;
+        let of = most.as_ref().map(|(tenant, count)| format!("; {count} that are watched are of {tenant}"));
+        let of = of.unwrap_or_default();
+        let left_out = (*left_out > 0)
+            .then(|| format!("{left_out} processes with NCCL are not watched: there are too many{of}"));
+        let late = (*late > 0)
+            .then(|| format!("{late} processes are not looked at yet: others of their tenants take long"));
+        let is_long = ago > LONG_ROUND;
+        let round = is_long.then(|| {
+            format!("finding processes takes more than {} s: new ones are not seen", LONG_ROUND.as_secs())
+        });
+        [("left out", left_out), ("late processes", late), ("round", round)]
+            .into_iter()
+            .filter_map(|(subject, sentence)| Some((subject, sentence?)))
+    }
 }
 
 /// Asks the thread, and has its news.
@@ -75,8 +118,10 @@ impl Find {
                 choice,
                 finder,
                 census: Census::default(),
+                users: Users::read(),
                 known: BTreeMap::new(),
                 left_out: BTreeSet::new(),
+                late: BTreeSet::new(),
             };
             // It ends when nobody listens any more.
             let _ = rounds.run(&asked, &news);
@@ -94,6 +139,7 @@ impl Find {
 #[derive(Debug)]
 struct Known {
     started: Option<u64>,
+    tenant: Option<Tenant>,
     /// Fewest threads since the last look.
     threads: u64,
     list: List,
@@ -118,9 +164,15 @@ struct Rounds {
     choice: Choice,
     finder: Finder,
     census: Census,
+    users: Users,
     known: BTreeMap<u32, Known>,
     left_out: BTreeSet<u32>,
+    /// Processes that are to be looked at in the next round.
+    late: BTreeSet<u32>,
 }
+
+/// A process to look at, with its libraries where they are known.
+type Candidate = (Process, Option<Vec<MappedLibrary>>);
 
 /// Nobody listens any more.
 struct IsOver;
@@ -146,8 +198,15 @@ impl Rounds {
 
     fn round(&mut self, news: &Sender<Found>) -> Result<(), IsOver> {
         self.known.retain(|pid, known| try_started(*pid).ok().flatten() == known.started);
-        self.left_out.retain(|pid| Process::open(*pid).is_ok());
-        let mut new = Vec::new();
+        self.left_out.retain(|pid| !self.known.contains_key(pid) && Process::open(*pid).is_ok());
+        let room = MAX_PROCESSES.saturating_sub(self.known.len());
+        for pid in self.left_out.iter().copied().take(room).collect::<Vec<_>>() {
+            self.left_out.remove(&pid);
+            self.census.forget(pid);
+        }
+        let (mut due, new): (Vec<u32>, Vec<u32>) =
+            std::mem::take(&mut self.late).into_iter().partition(|pid| self.known.contains_key(pid));
+        let mut new = opened(new);
         match &self.choice {
             Choice::Pids(pids) => {
                 let unknown = pids.iter().filter(|pid| !self.known.contains_key(pid));
@@ -158,22 +217,56 @@ impl Rounds {
                 Err(error) => send(news, Found::Blind(format!("listing /proc: {error}")))?,
             },
         }
-        let room = MAX_PROCESSES.saturating_sub(self.known.len());
-        self.left_out.extend(new.iter().skip(room).map(|(process, _)| process.pid()));
-        new.truncate(room);
+        self.share_out(&mut new, news)?;
         self.find(new, news)?;
         let now = Instant::now();
-        let due: Vec<u32> = self
+        due.extend(self.known.iter_mut().filter_map(|(pid, known)| known.is_due(*pid, now).then_some(*pid)));
+        self.look_again(due.into_iter().collect(), news)?;
+        let left_out = self.left_out.len();
+        let most = if left_out > 0 { self.most() } else { None };
+        send(
+            news,
+            Found::Round(Round { left_out, most, late: self.late.len(), sight: self.census.visibility() }),
+        )
+    }
+
+    /// Shares the places out among tenants, and leaves out processes for which there is none.
+    fn share_out(&mut self, new: &mut Vec<Candidate>, news: &Sender<Found>) -> Result<(), IsOver> {
+        if self.known.len() + new.len() <= MAX_PROCESSES {
+            return Ok(());
+        }
+        let mut all: Vec<(bool, Option<Tenant>, u32)> = self
             .known
-            .iter_mut()
-            .filter_map(|(pid, known)| known.is_due(*pid, now).then_some(*pid))
+            .iter()
+            .map(|(pid, known)| (!known.has_communicators, known.tenant.clone(), *pid))
             .collect();
-        self.look_again(due, news)?;
-        send(news, Found::Round { left_out: self.left_out.len(), sight: self.census.visibility() })
+        all.sort_by_key(|(is_idle, ..)| *is_idle);
+        let known = all.into_iter().map(|(_, tenant, pid)| (tenant, pid));
+        let new_ones = new.iter().map(|(process, _)| (self.tenant_of(process), process.pid()));
+        let without = shares::without_place(known.chain(new_ones), MAX_PROCESSES);
+        new.retain(|(process, _)| !without.contains(&process.pid()));
+        let given_up: Vec<u32> =
+            without.iter().copied().filter(|pid| self.known.remove(pid).is_some()).collect();
+        self.left_out.extend(without);
+        if given_up.is_empty() { Ok(()) } else { send(news, Found::GivenUp(given_up)) }
+    }
+
+    fn tenant_of(&self, process: &Process) -> Option<Tenant> {
+        let known = self.known.get(&process.pid()).map(|known| known.tenant.clone());
+        known.unwrap_or_else(|| Some(Tenant::of(&Description::read(process, &self.users, &[]))))
+    }
+
+    /// Returns the tenant with most places, and how many.
+    fn most(&self) -> Option<(Tenant, usize)> {
+        let mut places: HashMap<&Tenant, usize> = HashMap::new();
+        for tenant in self.known.values().filter_map(|known| known.tenant.as_ref()) {
+            *places.entry(tenant).or_default() += 1;
+        }
+        places.into_iter().max_by_key(|(_, count)| *count).map(|(tenant, count)| (tenant.clone(), count))
     }
 
     /// Returns a process that has NCCL and is not known yet.
-    fn sighted(&mut self, pid: u32) -> Option<(Process, Option<Vec<MappedLibrary>>)> {
+    fn sighted(&mut self, pid: u32) -> Option<Candidate> {
         if self.known.contains_key(&pid) {
             return None;
         }
@@ -186,22 +279,25 @@ impl Rounds {
         (!libraries.is_empty()).then_some((sighting.process, Some(libraries)))
     }
 
-    fn look_again(
-        &mut self,
-        pids: impl IntoIterator<Item = u32>,
-        news: &Sender<Found>,
-    ) -> Result<(), IsOver> {
-        let open = pids.into_iter().filter_map(|pid| Some((Process::open(pid).ok()?, None)));
-        let open = open.collect();
-        self.find(open, news)
+    fn look_again(&mut self, pids: BTreeSet<u32>, news: &Sender<Found>) -> Result<(), IsOver> {
+        let known = pids.into_iter().filter(|pid| self.known.contains_key(pid));
+        self.find(opened(known), news)
     }
 
-    fn find(
-        &mut self,
-        processes: Vec<(Process, Option<Vec<MappedLibrary>>)>,
-        news: &Sender<Found>,
-    ) -> Result<(), IsOver> {
-        let found = self.finder.find(processes, false);
+    /// Looks at processes, those of one tenant after those of another that has fewer.
+    fn find(&mut self, processes: Vec<Candidate>, news: &Sender<Found>) -> Result<(), IsOver> {
+        let mut by_tenant: HashMap<Option<Tenant>, Vec<Candidate>> = HashMap::new();
+        for one in processes {
+            by_tenant.entry(self.tenant_of(&one.0)).or_default().push(one);
+        }
+        let mut by_tenant: Vec<Vec<Candidate>> = by_tenant.into_values().collect();
+        by_tenant.sort_by_key(Vec::len);
+        by_tenant.into_iter().try_for_each(|of_tenant| self.find_of_tenant(of_tenant, news))
+    }
+
+    fn find_of_tenant(&mut self, processes: Vec<Candidate>, news: &Sender<Found>) -> Result<(), IsOver> {
+        self.late.extend(processes.iter().map(|(process, _)| process.pid()));
+        let found = self.finder.find(processes, false, Instant::now() + TENANT_WITHIN);
         // Where no list tells, memory does, unless the list is only being changed.
         let is_silent = |one: &WatchedProcess| {
             let known = self.known.get(&one.process().pid());
@@ -210,11 +306,12 @@ impl Rounds {
             !one.is_listed() && !is_changing && one.problem().is_none() && self.may_have_gpu(one)
         };
         let (silent, mut all): (Vec<_>, Vec<_>) = found.into_iter().partition(is_silent);
-        let silent = silent.iter().filter_map(|one| Some((Process::open(one.process().pid()).ok()?, None)));
-        all.extend(self.finder.find(silent.collect::<Vec<_>>(), true));
+        let silent = opened(silent.iter().map(|one| one.process().pid()));
+        all.extend(self.finder.find(silent, true, Instant::now() + TENANT_WITHIN));
         let now = Instant::now();
         for one in &all {
             let pid = one.process().pid();
+            self.late.remove(&pid);
             let known = Known::of(one, self.known.get(&pid), self.may_have_gpu(one), now);
             self.known.insert(pid, known);
         }
@@ -241,6 +338,7 @@ impl Known {
         let pause = FIRST_PAUSE.saturating_mul(1 << looks.min(16)).min(LONGEST_PAUSE);
         Self {
             started: one.started(),
+            tenant: one.tenant().cloned(),
             threads: threads(one.process().pid()),
             list,
             uses_gpu: has_communicators || may_have_gpu,
@@ -267,6 +365,11 @@ impl Known {
     }
 }
 
+/// Opens processes; those that have ended are left out.
+fn opened(pids: impl IntoIterator<Item = u32>) -> Vec<Candidate> {
+    pids.into_iter().filter_map(|pid| Some((Process::open(pid).ok()?, None))).collect()
+}
+
 /// Returns the number of threads of a process (proc(5), field 20 of `stat`), 0 if it is gone.
 fn threads(pid: u32) -> u64 {
     let stat = read_text(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -275,4 +378,28 @@ fn threads(pid: u32) -> u64 {
 
 fn send(news: &Sender<Found>, one: Found) -> Result<(), IsOver> {
     news.send(one).map_err(|_| IsOver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_round_does_not_see_is_told_with_the_tenant_that_has_most() {
+        let said = |round: &Round, ago| round.unseen(ago).map(|(_, sentence)| sentence).collect::<Vec<_>>();
+        let mut round = Round::default();
+        assert!(said(&round, ROUND).is_empty());
+        assert!(
+            said(&round, Duration::from_mins(1))[0].starts_with("finding processes takes more than 20 s")
+        );
+        (round.left_out, round.late) = (7, 3);
+        round.most = Some((Tenant::User(1000, "ann".to_owned()), 4000));
+        let said = said(&round, ROUND);
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(
+            said[0].starts_with("7 processes")
+                && said[0].ends_with("4000 that are watched are of user ann (1000)")
+        );
+        assert!(said[1].starts_with("3 processes are not looked at yet"));
+    }
 }

@@ -80,6 +80,11 @@ impl Processes {
         self.unknown = last.map(|why| (count, why.to_owned()));
     }
 
+    /// Forgets processes that are watched no more.
+    pub(crate) fn give_up(&mut self, pids: &[u32]) {
+        self.live.retain(|key, _| !pids.contains(&key.pid));
+    }
+
     /// Reads all processes. Those that have ended are read for the last time. `again` is told of processes
     /// whose communicators have come or gone.
     pub(crate) fn read(

@@ -19,7 +19,7 @@ use crate::{
     dumps::{Answer, Ask, Dumps},
     event::{AlertKind, Event, EventBody, EventType, JobOfEvent, SCHEMA},
     exec::Exec,
-    find::{Find, Found},
+    find::{Find, Found, Round},
     live::Processes,
     look::Look,
     ports::Ports,
@@ -38,6 +38,8 @@ const MAX_LOST_THREADS: u32 = 4;
 /// Time between two readings from which on they are late, and readings that may be left out.
 const LATE: Duration = Duration::from_secs(5);
 const LATE_READINGS: u32 = 3;
+/// Longest time that the first reading waits for the processes of the host.
+const FIRST_ROUND: Duration = Duration::from_secs(10);
 /// Time for which new processes are said not to be found after a round that failed.
 const BLIND_ROUND: Duration = Duration::from_secs(8);
 /// Time that the end waits for programs of `--exec`.
@@ -62,7 +64,8 @@ pub struct WatchOptions {
 pub trait Observer {
     /// An event.
     fn event(&mut self, event: &Event);
-    /// A reading is done, and was taken at this moment. The first one comes when all processes are known.
+    /// A reading is done, and was taken at this moment. The first one comes when all processes are known, or
+    /// finding them takes long.
     fn reading(&mut self, book: &Book, own: &OwnState, now: Duration);
     /// Tells of what runs beside the loop and was lost since the call before.
     fn lost(&mut self) -> Option<String> {
@@ -129,6 +132,7 @@ pub fn watch(options: WatchOptions, observer: &mut dyn Observer) -> Result<()> {
         blind_alert: 0,
         read_at: None,
         find_failed: None,
+        round: Default::default(),
         missing,
         said: BTreeMap::new(),
         own: OwnState::default(),
@@ -172,6 +176,8 @@ struct Running<'o> {
     /// When the reading before was taken, and when and why new processes could not be found.
     read_at: Option<Duration>,
     find_failed: Option<(Duration, String)>,
+    /// The last round of finding, and when it was done.
+    round: (Duration, Round),
     /// Processes that were named and were not there at the beginning, with the reason of one.
     missing: Option<(usize, String)>,
     /// Notices, by subject, and when each was said.
@@ -181,11 +187,11 @@ struct Running<'o> {
 
 impl Running<'_> {
     fn run(mut self) -> Result<()> {
-        // The first reading is of all processes that are there now.
-        loop {
+        // The first reading is of all processes that are there now, unless a tenant's take long.
+        while matches!(self.options.choice, Choice::Pids(_)) || self.now() < FIRST_ROUND {
             match self.find.found.recv_timeout(PATIENCE) {
                 Ok(found) => {
-                    let is_round = matches!(found, Found::Round { .. });
+                    let is_round = matches!(found, Found::Round(_));
                     self.take_found(found);
                     if is_round {
                         break;
@@ -300,8 +306,11 @@ impl Running<'_> {
     fn take_found(&mut self, found: Found) {
         match found {
             Found::Processes(found) => self.processes.put(found),
-            Found::Round { left_out, sight } => {
-                (self.own.left_out, self.own.sight) = (left_out, sight);
+            Found::GivenUp(pids) => self.processes.give_up(&pids),
+            Found::Round(round) => {
+                let sight = round.sight;
+                (self.own.left_out, self.own.sight) = (round.left_out, sight);
+                self.round = (self.now(), round);
                 // Once: the numbers go on changing, and are in the metrics.
                 if let Some(problem) = sight.problem().filter(|_| !self.said.contains_key("sight")) {
                     self.notice("sight", problem);
@@ -392,9 +401,9 @@ impl Running<'_> {
         if self.processes.unread > 0 {
             note("unread", format!("{} processes do not let themselves be read", self.processes.unread));
         }
-        if self.own.left_out > 0 {
-            let count = self.own.left_out;
-            note("left out", format!("{count} processes with NCCL are not watched: there are too many"));
+        let (round_at, round) = &self.round;
+        for (subject, sentence) in round.unseen(now.saturating_sub(*round_at)) {
+            note(subject, sentence);
         }
         let failed = self.find_failed.as_ref().filter(|(at, _)| now.saturating_sub(*at) < BLIND_ROUND);
         if let Some((_, why)) = failed {

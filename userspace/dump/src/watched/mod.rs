@@ -8,7 +8,11 @@
 mod counts;
 mod processor;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use inspect::{
     memory::{Memory, ReadError, ScanEnd, ScanLimits},
@@ -49,26 +53,27 @@ impl Finder {
 
     /// Finds the communicators of these processes by their NCCL libraries: those given, or those that a
     /// process is found to have. Copies of communicators in forked processes are left out. `searches`: memory
-    /// is searched where no list of the library's tells of communicators.
+    /// is searched where no list of the library's tells of communicators. After `until` no further process is
+    /// looked at.
     pub fn find(
         &mut self,
         processes: impl IntoIterator<Item = (Process, Option<Vec<MappedLibrary>>)>,
         searches: bool,
+        until: Instant,
     ) -> Vec<WatchedProcess> {
         if self.libraries.count() > MAX_LIBRARIES {
             self.libraries = Libraries::new(self.options.debug_files.clone());
         }
-        let mut targets: Vec<Target> = processes
-            .into_iter()
-            .map(|(process, files)| {
-                let mut options = self.options.clone();
-                if !searches {
-                    options.limits.bytes = 0;
-                }
-                Target::find(process, files, &mut self.libraries, &options, &mut |_| {})
-            })
-            .collect();
-        let mut ranks: Vec<RankReport> = targets.iter_mut().flat_map(Target::read).collect();
+        let mut options = self.options.clone();
+        if !searches {
+            options.limits.bytes = 0;
+        }
+        let (mut targets, mut ranks) = (Vec::new(), Vec::new());
+        for (process, files) in processes.into_iter().take_while(|_| Instant::now() < until) {
+            let mut target = Target::find(process, files, &mut self.libraries, &options, &mut |_| {});
+            ranks.extend(target.read());
+            targets.push(target);
+        }
         copies::leave_out(&mut targets, &mut ranks);
         let mut by_process: HashMap<u32, Vec<RankReport>> = HashMap::new();
         for rank in ranks {
@@ -249,5 +254,21 @@ impl WatchedCommunicator {
     /// Returns the name of an `ncclResult_t`.
     pub fn result(&self, value: u64) -> String {
         self.layout.comm.result(Some(value)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_further_process_is_looked_at_when_the_time_is_over() {
+        let mut finder = Finder::new(DebugFiles::default(), ScanLimits::default());
+        let mut count = |until| {
+            let own = || (Process::open(std::process::id()).unwrap(), Some(Vec::new()));
+            finder.find([own(), own()], false, until).len()
+        };
+        let now = Instant::now();
+        assert_eq!((count(now), count(now + Duration::from_secs(60))), (0, 2));
     }
 }
