@@ -83,13 +83,7 @@ impl Description {
         let real = read_text(proc.join("status")).ok().and_then(|status| real_uid(&status));
         let uid = fs::metadata(&proc).map_or(u32::MAX, |metadata| real.unwrap_or(metadata.uid()));
         let cgroups = read_text(proc.join("cgroup")).unwrap_or_default();
-        let (container, session_user) = match cgroup::holder(&cgroups, &Cgroupfs::default()) {
-            Some(CgroupHolder::Container(container)) => (Some(container), None),
-            Some(CgroupHolder::User(of)) if of != uid => {
-                (None, Some(SessionUser { uid: of, user: users.name(of) }))
-            }
-            Some(CgroupHolder::User(_)) | None => (None, None),
-        };
+        let (container, session_user) = holder(&cgroups, uid, users);
         let command = String::from_utf8_lossy(command);
         let command = command.trim_end_matches('\0').replace('\0', " ");
         Self {
@@ -103,6 +97,18 @@ impl Description {
             own_mounts: is_other_namespace(&proc, "mnt"),
             own_pids: process.own_pid() != process.pid() || is_other_namespace(&proc, "pid"),
         }
+    }
+}
+
+/// Returns the container of a process of this user, or another user in whose session it is, by the text of its
+/// `/proc/PID/cgroup`.
+pub(super) fn holder(cgroups: &str, uid: u32, users: &Users) -> (Option<Container>, Option<SessionUser>) {
+    match cgroup::holder(cgroups, &Cgroupfs::default()) {
+        Some(CgroupHolder::Container(container)) => (Some(container), None),
+        Some(CgroupHolder::User(of)) if of != uid => {
+            (None, Some(SessionUser { uid: of, user: users.name(of) }))
+        }
+        Some(CgroupHolder::User(_)) | None => (None, None),
     }
 }
 

@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, fmt};
 
 use flow::identity::{Container, SessionUser};
 
-use super::description::Description;
+use super::description::{Description, Users, holder};
+use crate::proc_text::{read_text, real_uid};
 
 /// A user, container or pod that gets a share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +24,15 @@ impl Tenant {
     pub fn of(description: &Description) -> Self {
         let Description { container, session_user, uid, user, .. } = description;
         Self::new(container.as_ref(), session_user.as_ref(), (*uid, user))
+    }
+
+    /// Reads the tenant of a process or thread, to be compared with that of another: users have their numbers
+    /// as names. `None`: it has ended, or has no user.
+    pub(crate) fn read(pid: u32) -> Option<Self> {
+        let text = |file: &str| read_text(format!("/proc/{pid}/{file}")).ok();
+        let (uid, users) = (real_uid(&text("status")?)?, Users::default());
+        let (container, session) = holder(&text("cgroup").unwrap_or_default(), uid, &users);
+        Some(Self::new(container.as_ref(), session.as_ref(), (uid, &users.name(uid))))
     }
 
     /// `user`: number and name of the process's own user.
