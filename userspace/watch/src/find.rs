@@ -145,6 +145,8 @@ struct Known {
     list: List,
     uses_gpu: bool,
     has_communicators: bool,
+    /// Nothing of it was left out.
+    is_whole: bool,
     looks: u32,
     next: Instant,
 }
@@ -334,7 +336,9 @@ impl Known {
             Some(before) if before.list != List::None => List::Changing,
             _ => List::None,
         };
-        let looks = if list == List::Read { 0 } else { before.map_or(0, |before| before.looks) + 1 };
+        let is_whole = one.problem().is_none();
+        let is_done = is_whole && list == List::Read;
+        let looks = if is_done { 0 } else { before.map_or(0, |before| before.looks) + 1 };
         let pause = FIRST_PAUSE.saturating_mul(1 << looks.min(16)).min(LONGEST_PAUSE);
         Self {
             started: one.started(),
@@ -343,6 +347,7 @@ impl Known {
             list,
             uses_gpu: has_communicators || may_have_gpu,
             has_communicators,
+            is_whole,
             looks,
             next: now + pause,
         }
@@ -355,13 +360,13 @@ impl Known {
     }
 
     fn is_due(&mut self, pid: u32, now: Instant) -> bool {
-        if self.list == List::Read || now < self.next {
+        if now < self.next || self.is_whole && self.list == List::Read {
             return false;
         }
         let (before, threads) = (self.threads, threads(pid));
         self.threads = before.min(threads);
         let is_early = self.uses_gpu && !self.has_communicators && self.looks <= EARLY_LOOKS;
-        self.list == List::Changing || threads > before || is_early
+        !self.is_whole || self.list == List::Changing || threads > before || is_early
     }
 }
 
@@ -401,5 +406,26 @@ mod tests {
                 && said[0].ends_with("4000 that are watched are of user ann (1000)")
         );
         assert!(said[1].starts_with("3 processes are not looked at yet"));
+    }
+
+    /// What takes too long at a busy moment is read at another.
+    #[test]
+    fn a_process_of_which_communicators_were_left_out_is_looked_at_again_after_its_pause() {
+        let (pid, begun) = (std::process::id(), Instant::now());
+        let now = begun + FIRST_PAUSE;
+        let mut known = Known {
+            started: None,
+            tenant: None,
+            threads: u64::MAX,
+            list: List::Read,
+            uses_gpu: true,
+            has_communicators: true,
+            is_whole: true,
+            looks: 0,
+            next: now,
+        };
+        assert!(!known.is_due(pid, now), "the list tells");
+        known.is_whole = false;
+        assert!(known.is_due(pid, now) && !known.is_due(pid, begun));
     }
 }

@@ -9,7 +9,7 @@ use inspect::process::Tenant;
 
 /// Time of one reading after which no further process of the tenant is read. Memory that does not answer
 /// takes seconds, and then is put off; a usual process takes a millisecond.
-const TIME_OF_TENANT: Duration = Duration::from_secs(1);
+const TIME_OF_TENANT: Duration = Duration::from_secs(2);
 
 /// Time that each tenant has taken of one reading.
 #[derive(Debug, Default)]
