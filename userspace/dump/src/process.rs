@@ -205,9 +205,9 @@ impl Target {
             let listed =
                 layout.own_list.and_then(|list| list.read(&self.process, file, &layout.comm, &space));
             let (found, scan) = match listed {
-                Some(listed) => {
-                    self.report.error = self.report.error.take().or(listed.2);
-                    (listed.0, listed.1)
+                Some((found, scan, left_out)) => {
+                    self.report.error = self.report.error.take().or(left_out);
+                    (found, scan)
                 }
                 None => self.scan(&layout, &space, options, options.first_only, progress)?,
             };

@@ -206,7 +206,7 @@ impl Rounds {
             self.left_out.remove(&pid);
             self.census.forget(pid);
         }
-        let (mut due, new): (Vec<u32>, Vec<u32>) =
+        let (mut due, new): (BTreeSet<u32>, BTreeSet<u32>) =
             std::mem::take(&mut self.late).into_iter().partition(|pid| self.known.contains_key(pid));
         let mut new = opened(new);
         match &self.choice {
@@ -219,11 +219,14 @@ impl Rounds {
                 Err(error) => send(news, Found::Blind(format!("listing /proc: {error}")))?,
             },
         }
+        // Who waits can be due as well.
+        let mut seen = BTreeSet::new();
+        new.retain(|(process, _)| seen.insert(process.pid()));
         self.share_out(&mut new, news)?;
         self.find(new, news)?;
         let now = Instant::now();
         due.extend(self.known.iter_mut().filter_map(|(pid, known)| known.is_due(*pid, now).then_some(*pid)));
-        self.look_again(due.into_iter().collect(), news)?;
+        self.look_again(due, news)?;
         let left_out = self.left_out.len();
         let most = if left_out > 0 { self.most() } else { None };
         send(

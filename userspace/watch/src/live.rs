@@ -46,6 +46,8 @@ struct Live {
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
     live: BTreeMap<ProcessKey, Live>,
+    /// Last readings of processes that are watched no more.
+    given_up: Vec<ProcessReading>,
     readings: u64,
     next_gpu_row: u64,
     /// Processes that did not let themselves be read at the last reading.
@@ -80,9 +82,16 @@ impl Processes {
         self.unknown = last.map(|why| (count, why.to_owned()));
     }
 
-    /// Forgets processes that are watched no more.
+    /// Forgets processes that are watched no more. Their ranks count as ended: nobody is to wait for them.
     pub(crate) fn give_up(&mut self, pids: &[u32]) {
-        self.live.retain(|key, _| !pids.contains(&key.pid));
+        let Self { live, given_up, .. } = self;
+        live.retain(|key, live| {
+            let stays = !pids.contains(&key.pid);
+            if !stays {
+                given_up.push(live.ended());
+            }
+            stays
+        });
     }
 
     /// Reads all processes. Those that have ended are read for the last time. `again` is told of processes
@@ -96,7 +105,7 @@ impl Processes {
         self.readings += 1;
         self.unread = 0;
         let with_steps = self.readings.is_multiple_of(STEPS_EVERY);
-        let (mut readings, mut ended) = (Vec::with_capacity(self.live.len()), Vec::new());
+        let (mut readings, mut ended) = (std::mem::take(&mut self.given_up), Vec::new());
         let mut shares = TimeShares::default();
         for (key, live) in &mut self.live {
             let (begun, has_time) = (Instant::now(), shares.has_time(live.watched.tenant()));
@@ -184,6 +193,14 @@ impl Live {
             processor: ProcessorWatch::default(),
             processor_due: Duration::ZERO,
         }
+    }
+
+    /// Returns a reading in which all communicators have ended.
+    fn ended(&self) -> ProcessReading {
+        let communicators = vec![None; self.ranks.len()];
+        let counts = ProcessCounts { communicators, ..ProcessCounts::default() };
+        let ranks = self.ranks(Some(&counts), |_| None);
+        ProcessReading { info: Arc::clone(&self.info), is_live: true, ranks, processor: None }
     }
 
     fn ranks(

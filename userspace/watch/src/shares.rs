@@ -7,8 +7,8 @@ use std::{
 
 use inspect::process::Tenant;
 
-/// Time of one reading after which no further process of the tenant is read. Memory that does not answer
-/// takes seconds, and then is put off; a usual process takes a millisecond.
+/// Time of one reading after which no further process of the tenant is read. It takes longer to find out that
+/// memory does not answer, which then is put off.
 const TIME_OF_TENANT: Duration = Duration::from_secs(2);
 
 /// Time that each tenant has taken of one reading.
