@@ -48,7 +48,7 @@ pub(crate) fn of_handles(process: &Process, handles: &BTreeSet<u64>) -> BTreeSet
             threads.iter().find(|(own, _)| *own == number).map(|(_, tid)| *tid)
         })
     };
-    handles.iter().filter(|handle| **handle != 0).filter_map(thread_of).collect()
+    handles.iter().filter(|handle| **handle != 0).take(MAX_THREADS).filter_map(thread_of).collect()
 }
 
 #[cfg(test)]
