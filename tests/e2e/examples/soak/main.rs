@@ -14,6 +14,7 @@ mod run;
 mod tenant;
 mod tenants;
 mod tracer;
+mod watcher;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 

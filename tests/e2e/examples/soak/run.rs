@@ -35,6 +35,7 @@ use super::{
     tenant::{Order, Trick},
     tenants::Tenants,
     tracer::{FREED, Tracer, is_alone, still_there},
+    watcher::Watcher,
 };
 
 /// Of the disk that the recording is on.
@@ -94,6 +95,8 @@ pub(crate) fn run(world: &World, time: Duration) -> Result<Checks> {
     // The library is probed before anybody calls.
     let holder = holder(&steady)?;
     tracer.traces(holder.0.id())?;
+    let watch_address = free_address()?;
+    let watcher = Watcher::start(&world.ncclflow, folder.path(), &disk.path().join("dumps"), watch_address)?;
     let has_breakpoint = |pid| {
         memory::first_bytes(pid, &steady, &probed).is_ok_and(|bytes| bytes.first() == Some(&BREAKPOINT))
     };
@@ -117,11 +120,11 @@ pub(crate) fn run(world: &World, time: Duration) -> Result<Checks> {
     for number in 1..=phases {
         let until = Instant::now() + phase;
         thread::scope(|scope| -> Result<()> {
-            let clients = Clients::start(address);
+            let clients = [address, watch_address].map(Clients::start);
             scope.spawn(|| files.run(until));
             scope.spawn(|| jobs.run(&world.bed, &steady, &folder.path().join("jobs"), &ledger, until));
-            let acted = act(&mut tenants, &tracer, &disk, &mut random, &mut done, until);
-            add(&mut served, clients.end());
+            let acted = act(&mut tenants, (&tracer, &watcher), &disk, &mut random, &mut done, until);
+            clients.into_iter().for_each(|clients| add(&mut served, clients.end()));
             acted
         })?;
         tenants.wait()?;
@@ -147,6 +150,7 @@ pub(crate) fn run(world: &World, time: Duration) -> Result<Checks> {
         });
     }
 
+    watcher.finish(&mut checks)?;
     // Nothing new comes.
     let idle = Idle::of(&tracer, quiet);
 
@@ -203,7 +207,7 @@ pub(crate) fn run(world: &World, time: Duration) -> Result<Checks> {
 /// Tenants come and go, the tracer is stopped and goes on, the disk fills and empties, until it is time.
 fn act(
     tenants: &mut Tenants,
-    tracer: &Tracer,
+    (tracer, watcher): (&Tracer, &Watcher),
     disk: &Disk,
     random: &mut Random,
     done: &mut Done,
@@ -213,6 +217,7 @@ fn act(
         Instant::now() + Duration::from_millis(least * 1000 + random.below(more * 1000) as u64)
     };
     let (mut stop, mut go_on) = (in_seconds(5, 10), None);
+    let (mut stop_watch, mut watch_on) = (in_seconds(5, 10), None);
     let (mut fill, mut empty) = (in_seconds(8, 10), None);
     while Instant::now() < until {
         tenants.step()?;
@@ -224,6 +229,13 @@ fn act(
         if go_on.take_if(|at| *at <= now).is_some() {
             tracer.signal(Signal::CONT)?;
         }
+        if now >= stop_watch {
+            watcher.signal(Signal::STOP)?;
+            (stop_watch, watch_on) = (in_seconds(20, 20), Some(in_seconds(0, 2)));
+        }
+        if watch_on.take_if(|at| *at <= now).is_some() {
+            watcher.signal(Signal::CONT)?;
+        }
         if now >= fill {
             disk.fill()?;
             (fill, empty, done.filled) = (in_seconds(15, 15), Some(in_seconds(2, 3)), done.filled + 1);
@@ -234,6 +246,7 @@ fn act(
         thread::sleep(Duration::from_millis(20));
     }
     tracer.signal(Signal::CONT)?;
+    watcher.signal(Signal::CONT)?;
     if empty.is_some() {
         disk.empty()?;
     }
