@@ -2,7 +2,7 @@
 
     python3 tests/gpu/edges.py PATH/TO/ncclflow [KIND …]
 
-Needs root, four GPUs (RANKS=2: two, and without what `tp` needs) and torch. Each kind is one rank's doing, or two ranks'; the first
+Needs root, GPUs (RANKS, default 4; with fewer GPUs ranks share one; RANKS=2 without what `tp` needs) and torch. Each kind is one rank's doing, or two ranks'; the first
 line of the dump must name their processes and no other, with the state and the kind that are expected. TIMES (default 1) runs of
 each kind. Prints PASSED or FAILED.
 """
@@ -17,6 +17,8 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+
+import placement
 
 RANKS = int(os.environ.get("RANKS", "4"))
 LAST = RANKS - 1
@@ -74,7 +76,7 @@ def rank_main(kind, rank, folder):
 
     while not os.path.exists(f"{folder}/go"):
         time.sleep(0.02)
-    device = torch.device("cuda", rank)
+    device = torch.device("cuda", placement.gpu(rank))
     torch.cuda.set_device(device)
     culprits = EXPECTED[kind][2]
     is_culprit = rank in culprits
@@ -277,7 +279,7 @@ class Job:
             subprocess.Popen(
                 [sys.executable, __file__, "--rank", kind, str(rank), self.folder],
                 stderr=open(f"{self.folder}/{rank}.err", "w"),
-                env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                env={**shared, "RANK": str(rank), "LOCAL_RANK": str(placement.gpu(rank)), **placement.environment(rank, RANKS)},
                 start_new_session=True,
             )
             for rank in range(RANKS)
@@ -398,7 +400,7 @@ def run(program, job, prepare_next):
 
 def main():
     program = os.path.abspath(sys.argv[1])
-    named = sys.argv[2:] or [kind for kind in EXPECTED if RANKS == 4 or kind not in OF_FOUR]
+    named = sys.argv[2:] or [kind for kind in EXPECTED if RANKS >= 4 or kind not in OF_FOUR]
     kinds = named * int(os.environ.get("TIMES", "1"))
     # The program that is looked at, and the one that loads torch meanwhile.
     jobs = [Job(kinds[0], 29600)]

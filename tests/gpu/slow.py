@@ -2,7 +2,7 @@
 
     python3 tests/gpu/slow.py PATH/TO/ncclflow [KIND …]
 
-Needs root, torch and GPUs from Hopper on (RANKS, default 4; `stage` takes four). TIMES (default 1) runs of each kind. Before the
+Needs root, torch and GPUs from Hopper on, one for each rank (RANKS, default 4; what has stages takes four). TIMES (default 1) runs of each kind. Before the
 kinds a job without a fault shows what the chips differ by themselves. Prints what was said, the tracer's processor time, and
 PASSED or FAILED.
 """
@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import placement
 
 RANKS = int(os.environ.get("RANKS", "4"))
 TIMES = int(os.environ.get("TIMES", "1"))
@@ -30,15 +32,21 @@ KINDS = {
     "mm10async": ("gpu", [RANKS - 2]),
     "host": ("host", [RANKS - 2]),
     "gc": ("host", [1]),
-    "stage": ("stage", [2, 3]),
+    # Another process computes on the GPU of a rank.
+    "competing": ("gpu", [RANKS - 2]),
+    # A pipeline of two stages, each a `tp` group: nothing, one rank's GPU, a stage.
+    "tppp": ("nobody", []),
+    "tpppmm20": ("gpu", [RANKS - 1]),
+    "stage": ("stage", list(range(RANKS // 2, RANKS))),
 }
+STAGES = ["tppp", "tpppmm20", "stage"]
 
 
 def rank_main(kind, rank, folder):
     import torch
     import torch.distributed as dist
 
-    device = torch.device("cuda", rank)
+    device = torch.device("cuda", placement.gpu(rank))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", rank=rank, world_size=RANKS, device_id=device)
     size = 4096
@@ -48,13 +56,15 @@ def rank_main(kind, rank, folder):
     products = 20
     if kind.startswith("mm") and rank == RANKS - 2:
         products += products * int(kind.removeprefix("mm").removesuffix("async")) // 100
-    if kind == "stage":
+    if kind in STAGES:
         half = RANKS // 2
-        tp = [dist.new_group([first, first + 1]) for first in (0, half)][rank // half]
+        tp = [dist.new_group(list(range(first, first + half))) for first in (0, half)][rank // half]
         peer = (rank + half) % RANKS
         pp = [dist.new_group([first, first + half]) for first in range(half)][rank % half]
-        if rank >= half:
+        if kind == "stage" and rank >= half:
             products += products // 4
+        if kind == "tpppmm20" and rank == RANKS - 1:
+            products += products // 5
         activations = torch.ones(4 << 20, device="cuda", dtype=torch.bfloat16)
     with open(f"{folder}/ready.{rank}", "w"):
         pass
@@ -71,7 +81,7 @@ def rank_main(kind, rank, folder):
             time.sleep(0.001)
         if kind == "gc" and rank == 1 and iteration % 10 == 0:
             time.sleep(0.02)
-        if kind == "stage":
+        if kind in STAGES:
             if rank >= half:
                 dist.recv(activations, peer, group=pp)
             for _ in range(4):
@@ -94,19 +104,38 @@ def rank_main(kind, rank, folder):
     os._exit(0)
 
 
+def compete(gpu):
+    """Computes on a GPU for half of the time."""
+    import torch
+
+    a = torch.randn(2048, 2048, device=f"cuda:{gpu}", dtype=torch.bfloat16)
+    while True:
+        for _ in range(20):
+            torch.mm(a, a)
+        torch.cuda.synchronize()
+        time.sleep(0.001)
+
+
 def run(program, kind):
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT="29541")
         ranks = [
-            subprocess.Popen([sys.executable, __file__, "--rank", kind, str(rank), folder], env=environment)
+            subprocess.Popen(
+                [sys.executable, __file__, "--rank", kind, str(rank), folder],
+                env={**environment, **placement.environment(rank, RANKS)},
+            )
             for rank in range(RANKS)
         ]
+        others = []
         try:
             deadline = time.time() + 90
             while not all(os.path.exists(f"{folder}/ready.{rank}") for rank in range(RANKS)):
                 if time.time() > deadline or any(rank.poll() is not None for rank in ranks):
                     return f"{kind}: the job did not start"
                 time.sleep(0.1)
+            if kind == "competing":
+                others.append(subprocess.Popen([sys.executable, __file__, "--compete", str(RANKS - 2)]))
+                time.sleep(10)
             time.sleep(3)
             pids = ",".join(str(rank.pid) for rank in ranks)
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -117,10 +146,10 @@ def run(program, kind):
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         finally:
-            for rank in ranks:
-                rank.kill()
-            for rank in ranks:
-                rank.wait()
+            for process in ranks + others:
+                process.kill()
+            for process in ranks + others:
+                process.wait()
         if recorded.returncode:
             return f"{kind}: record ended with {recorded.returncode}: {recorded.stderr}"
         checked = subprocess.run([program, "check", f"{folder}/out", "--json"], capture_output=True, text=True)
@@ -144,7 +173,7 @@ def run(program, kind):
 
 def main():
     program = os.path.abspath(sys.argv[1])
-    kinds = sys.argv[2:] or [kind for kind in KINDS if kind != "stage" or RANKS == 4]
+    kinds = sys.argv[2:] or [kind for kind in KINDS if kind not in STAGES or RANKS >= 4]
     wrong = [problem for _ in range(TIMES) for kind in kinds if (problem := run(program, kind))]
     for problem in wrong:
         print("wrong:", problem)
@@ -155,4 +184,6 @@ def main():
 if __name__ == "__main__":
     if sys.argv[1] == "--rank":
         rank_main(sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    if sys.argv[1] == "--compete":
+        compete(int(sys.argv[2]))
     main()

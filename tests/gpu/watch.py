@@ -22,6 +22,8 @@ import sys
 import tempfile
 import time
 
+import placement
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 RANKS = int(os.environ.get("RANKS", "4"))
 SECONDS = int(os.environ.get("SECONDS_EACH", "140"))
@@ -37,7 +39,9 @@ class Job:
     def __init__(self, kind, folder):
         environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT="29542")
         words = lambda rank: [sys.executable, f"{HERE}/slow.py", "--rank", kind, str(rank), folder]
-        self.ranks = [subprocess.Popen(words(rank), env=environment) for rank in range(RANKS)]
+        self.ranks = [
+            subprocess.Popen(words(rank), env={**environment, **placement.environment(rank, RANKS)}) for rank in range(RANKS)
+        ]
         self.pids = [rank.pid for rank in self.ranks]
         deadline = time.time() + 90
         while not all(os.path.exists(f"{folder}/ready.{rank}") for rank in range(RANKS)):
@@ -165,7 +169,7 @@ def cost(program):
 
 def main():
     program = os.path.abspath(sys.argv[1])
-    kinds = sys.argv[2:] or [kind for kind in KINDS if kind != "stage" or RANKS == 4]
+    kinds = sys.argv[2:] or [kind for kind in KINDS if kind != "stage" or RANKS >= 4]
     own = {"faults": faults, "cost": cost}
     runs = (own[kind](program) if kind in own else run(program, kind) for kind in kinds)
     wrong = [problem for problem in runs if problem]
