@@ -23,6 +23,8 @@ TIMES = int(os.environ.get("TIMES", "1"))
 # Where recordings are kept.
 KEPT = os.environ.get("KEPT")
 SECONDS = int(os.environ.get("SECONDS_EACH", "8"))
+# Elements of each of eight gradients. Over sockets a job should have small ones: else nothing but the network counts.
+ELEMENTS = int(os.environ.get("ELEMENTS", str(8 << 20)))
 # What is put in, and the kind and ranks that must be named.
 KINDS = {
     "none": ("nobody", []),
@@ -52,7 +54,7 @@ def rank_main(kind, rank, folder):
     size = 4096
     a = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
     b = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
-    grads = [torch.ones(8 << 20, device="cuda") for _ in range(8)]
+    grads = [torch.ones(ELEMENTS, device="cuda") for _ in range(8)]
     products = 20
     if kind.startswith("mm") and rank == RANKS - 2:
         products += products * int(kind.removeprefix("mm").removesuffix("async")) // 100

@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use inspect::process::{Process, printable, read_text, run_times, stat_field, status_field};
+use inspect::process::{Process, printable, read_text, run_times, stat_field, status_field, turns};
 
 use crate::thread_roles::{Launching, MAX_THREADS};
 
@@ -24,6 +24,9 @@ const READY: f64 = 0.9;
 /// less got no processor.
 const STARVED: f64 = 0.01;
 const LEAST_SECONDS: f64 = 0.7;
+/// Times a second. A thread that was given a processor more often is not starved, however little it ran: NCCL's
+/// proxy threads yield after each look, and on a busy host others have the rest of their time.
+const TURNS: f64 = 20.0;
 /// Clock ticks (of 10 ms) by which the processor time of a process that did not run can seem to grow: the
 /// kernel rounds the time in programs and that in itself.
 const ROUNDING: u64 = 1;
@@ -113,6 +116,8 @@ struct Ready {
     tid: u32,
     /// Nanoseconds on a processor.
     ran: u64,
+    /// Number of times that it was given one.
+    turns: u64,
     /// NCCL's work waits for it: it may launch, or moves ops.
     is_needed: bool,
 }
@@ -140,7 +145,8 @@ impl Sample {
             {
                 cpu.extend(is_program.then_some((tid, times)));
                 let is_needed = is_program || proxies.contains(&tid);
-                ready.extend(is_ready.then_some(Ready { tid, ran: times[0], is_needed }));
+                let turns = turns(&schedstat).unwrap_or(0);
+                ready.extend(is_ready.then_some(Ready { tid, ran: times[0], turns, is_needed }));
             }
         }
         let ticks = read_text(folder.join("stat")).ok().and_then(|stat| ticks_of(&stat));
@@ -214,7 +220,9 @@ pub(super) fn over(samples: &[Sample]) -> Option<Activity> {
         let got_none = looks.all(|ready| {
             ready.is_some_and(|ready| {
                 let ran = Duration::from_nanos(ready.ran.saturating_sub(candidate.ran));
-                ran.as_secs_f64() < STARVED * seconds
+                let turns = ready.turns.saturating_sub(candidate.turns);
+                let turns = u32::try_from(turns).map_or(f64::MAX, f64::from);
+                ran.as_secs_f64() < STARVED * seconds && turns < TURNS * seconds
             })
         });
         (candidate.is_needed || none_ran) && got_none && seconds >= LEAST_SECONDS
@@ -311,7 +319,7 @@ mod tests {
         let sample = |milliseconds: u64, ran: u64, ready: bool, place: Option<&str>| Sample {
             at: begun + Duration::from_millis(milliseconds),
             cpu: vec![(7, [ran, 0])],
-            ready: ready.then_some(Ready { tid: 7, ran, is_needed: true }).into_iter().collect(),
+            ready: ready.then_some(Ready { tid: 7, ran, turns: 3, is_needed: true }).into_iter().collect(),
             ticks: None,
             uninterruptible_in: place.map(str::to_owned),
             io: None,
@@ -326,12 +334,19 @@ mod tests {
         ]));
         // It ran for a tenth of the time; it slept once; it was looked at for too short.
         assert!(!starved(&[sample(0, 0, true, None), sample(1000, 100_000_000, true, None)]));
+        // It yields each time, as NCCL's proxy threads do.
+        let yields = |turns: u64| {
+            let mut last = sample(1000, 9, true, None);
+            last.ready[0].turns += turns;
+            starved(&[sample(0, 5, true, None), last])
+        };
+        assert!(yields(10) && !yields(300));
         let slept = [sample(0, 5, true, None), sample(500, 5, false, None), sample(1000, 5, true, None)];
         assert!(!starved(&slept));
         assert!(!starved(&[sample(0, 5, true, None), sample(500, 5, true, None)]));
         // A thread that nothing is known of counts where none of the process ran.
         let other = |ticks: u64| {
-            let ready = |at: u64| vec![Ready { tid: 9, ran: at, is_needed: false }];
+            let ready = |at: u64| vec![Ready { tid: 9, ran: at, turns: 3, is_needed: false }];
             let begin = Sample { ready: ready(0), ticks: Some(40), ..sample(0, 5, false, None) };
             starved(&[begin, Sample { ready: ready(1), ticks: Some(ticks), ..sample(1000, 5, false, None) }])
         };

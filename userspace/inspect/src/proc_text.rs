@@ -38,6 +38,11 @@ pub fn run_times(schedstat: &str) -> Option<[u64; 2]> {
     Some([numbers.next()??, numbers.next()??])
 }
 
+/// Returns how often a thread was given a processor, by the text of its `schedstat`.
+pub fn turns(schedstat: &str) -> Option<u64> {
+    schedstat.split_ascii_whitespace().nth(2)?.parse().ok()
+}
+
 /// Tells whether a thread has ended, by its `status`: it is a zombie, or dead.
 pub fn has_ended(status: &str) -> bool {
     status_field(status, "State").is_some_and(|state| state.starts_with(['Z', 'X']))

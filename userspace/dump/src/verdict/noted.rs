@@ -263,7 +263,10 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
             verdict = Verdict::new(State::Healthy, through).with([view.progress()]);
         }
         State::Stuck | State::Waiting => match (difference, late) {
-            (Some(difference), _) if by_gpus => verdict = differs(case, &view, &difference, verdict),
+            // A rank that is in another call has not joined, and never will.
+            (Some(difference), _) if by_gpus || has_not_joined(&verdict, &difference) => {
+                verdict = differs(case, &view, &difference, verdict);
+            }
             (Some(difference), _) => {
                 beside(&mut verdict, view.difference_sentence(&difference), &minority(&difference.1));
             }
@@ -323,6 +326,12 @@ fn decided_by(case: &Case<'_>, view: &View<'_>, late: &Late<'_>) -> Verdict {
     let mut verdict = case.stuck(Kind::NotJoined, late.behind.iter().copied(), evidence);
     case.add_halted(&mut verdict);
     verdict.with([view.progress()])
+}
+
+/// Tells whether the others wait for just those ranks that called something else.
+fn has_not_joined(verdict: &Verdict, difference: &Difference<'_>) -> bool {
+    let others = minority(&difference.1);
+    verdict.kind == Some(Kind::NotJoined) && verdict.culprits.iter().all(|rank| others.contains(rank))
 }
 
 /// Returns the verdict that ranks called different collectives under one number, and the others wait for the

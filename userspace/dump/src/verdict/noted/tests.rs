@@ -125,6 +125,17 @@ fn another_operation_or_size_under_one_number_is_named_with_both_lines() {
     assert_eq!(verdict.kind, Some(Kind::OtherOperation));
     says(&verdict, "ranks 0, 2, 3 called all_reduce [1024] Float (model.py:88)");
     says(&verdict, "rank 1 called all_reduce [512] Float (model.py:88)");
+    // Over a network it has not joined. That it spins in its own call is no progress.
+    let late = [waiting(0), rank(1, 4, Vec::new()), waiting(2), waiting(3)];
+    let spins = |pid| {
+        let activity = Activity { seconds: 1.0, cpu_seconds: Some(0.9), ..Activity::default() };
+        ProcessReport { pid, activity: Some(activity), ..ProcessReport::default() }
+    };
+    assert_eq!(judge(&late, &[spins(101)]).state, State::Waiting);
+    let late = with(late, [most.clone(), other.clone(), most.clone(), most.clone()]);
+    let verdict = judge(&late, &[spins(101)]);
+    check(&verdict, State::Stuck, &[1], &[0, 2, 3], "collective 4702 of \"tensor_parallel\" (3) differs");
+    assert_eq!(verdict.kind, Some(Kind::OtherOperation));
     // The notes tell which explanation of the GPUs is right.
     let mut idle = ranks();
     idle[0] = over_nvlink(0, 4, Some(Work::Idle));
