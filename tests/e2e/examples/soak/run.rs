@@ -124,7 +124,9 @@ pub(crate) fn run(world: &World, time: Duration) -> Result<Checks> {
             scope.spawn(|| files.run(until));
             scope.spawn(|| jobs.run(&world.bed, &steady, &folder.path().join("jobs"), &ledger, until));
             let acted = act(&mut tenants, (&tracer, &watcher), &disk, &mut random, &mut done, until);
-            clients.into_iter().for_each(|clients| add(&mut served, clients.end()));
+            for clients in clients {
+                add(&mut served, clients.end());
+            }
             acted
         })?;
         tenants.wait()?;

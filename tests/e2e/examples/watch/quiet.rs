@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use ncclflow_e2e::harness::{job::VERSIONS, programs, watcher::Watcher, world::World};
+use ncclflow_e2e::harness::{job::in_cache, programs, watcher::Watcher, world::World};
 use serde_json::Value;
 
 /// What the jobs do, one after the other, and how many seconds each lasts.
@@ -32,6 +32,7 @@ pub(super) fn run(minutes: usize, out: &Path) -> Result<bool> {
     let variables = [("NCCLFLOW_NVML", &double), ("NVML_DOUBLE_STATES", &states)]
         .map(|(name, path)| (name.to_owned(), path.display().to_string()));
     let watcher = Watcher::start_with(&ncclflow, "--all", &variables)?;
+    let libraries = in_cache();
     let mut pids: BTreeSet<u64> = BTreeSet::new();
     let mut jobs = 0;
     for number in 0.. {
@@ -39,7 +40,9 @@ pub(super) fn run(minutes: usize, out: &Path) -> Result<bool> {
             break;
         }
         let (workload, seconds) = JOBS[number % JOBS.len()];
-        let version = VERSIONS[number / JOBS.len() % VERSIONS.len()];
+        let version = libraries
+            .get(number / JOBS.len() % libraries.len().max(1))
+            .context("no library is in the cache")?;
         let over = if number % 3 == 0 { "" } else { "--env NCCL_SHM_DISABLE=0" };
         let words = format!("--mode processes --ranks 4 --gpu-states {} {over} {workload}", states.display());
         let job = World::start(version, &words).context("something is missing; see above")?;

@@ -12,10 +12,15 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{dumper::Dump, programs, world::World};
 use crate::truth::call_log;
-use test_support::{eventually, is_long};
+use test_support::{cache, eventually, is_long};
 
 /// The libraries that the tests run: one for each era of NCCL's structs and each major version of CUDA.
 pub const VERSIONS: [&str; 4] = ["2.21.5-cu12", "2.27.5-cu12", "2.28.9-cu13", "2.32.3-cu12"];
+
+/// Those of the libraries that are in the cache.
+pub fn in_cache() -> Vec<&'static str> {
+    VERSIONS.into_iter().filter(|version| cache().join(version).exists()).collect()
+}
 
 /// Two of the libraries, others at another line of a test; with `NCCLFLOW_LONG=1` all.
 #[track_caller]

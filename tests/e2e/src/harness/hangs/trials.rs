@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use test_support::root;
 
 use super::{KINDS, Kind, kind};
-use crate::harness::{job::VERSIONS, programs};
+use crate::harness::{job::in_cache, programs};
 
 /// Words after the program's name: `--times 5 --kinds gone,receive`.
 #[derive(Debug)]
@@ -57,22 +57,28 @@ pub struct Tried<R> {
     pub failures: Vec<String>,
 }
 
-/// Tries each kind so many times, each time on the next library, with so many jobs side by side.
+/// Tries each kind so many times, each time on the next library of those that are in the cache, with so many jobs side by
+/// side.
 pub fn try_each<R: Send>(
     kinds: &[&'static Kind],
     times: usize,
     at_once: usize,
     try_one: impl Fn(&'static Kind, &str) -> Result<R> + Sync,
 ) -> Tried<R> {
+    let libraries = in_cache();
     let mut work: Vec<(&'static Kind, &'static str)> = Vec::new();
+    let mut failures = Vec::new();
     for time in 0..times {
         for (number, kind) in kinds.iter().enumerate() {
-            let fits: Vec<&str> = VERSIONS.into_iter().filter(|version| kind.is_for(version)).collect();
-            work.push((kind, fits[(number + time) % fits.len()]));
+            let fits: Vec<&str> = libraries.iter().copied().filter(|version| kind.is_for(version)).collect();
+            match fits.get((number + time) % fits.len().max(1)) {
+                Some(version) => work.push((kind, version)),
+                None => failures.push(format!("{}: no library that it can be made on is here", kind.name)),
+            }
         }
     }
     let left = Mutex::new(work.into_iter());
-    let tried = Mutex::new(Tried { by_kind: BTreeMap::new(), failures: Vec::new() });
+    let tried = Mutex::new(Tried { by_kind: BTreeMap::new(), failures });
     thread::scope(|scope| {
         for _ in 0..at_once {
             scope.spawn(|| {
