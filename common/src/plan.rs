@@ -58,6 +58,11 @@ pub enum StepOp {
     /// `slot[dst], slot[dst+1] ... = memory[slot[src] + imm .. +len]`, words of 8 bytes: at most half of the
     /// slots, into the first half of them.
     LoadWords = 10,
+    /// Keeps `slot[src]` for the thread and for its process, in place of what was kept before.
+    Keep = 11,
+    /// `slot[dst]` = what was kept for the thread or, where `imm` is not 0, for its process; 0 if nothing is. It is
+    /// not kept any longer.
+    Take = 12,
 }
 
 /// A step of a plan. A read that fails yields zeroes and sets the step's bit in

@@ -4,7 +4,7 @@ use super::plan::MAX_PROBES;
 
 /// Version of header, plan and counters, raised whenever one of them changes. Both sides carry it; a loader
 /// refuses an object with another one.
-pub const WIRE_VERSION: u32 = 5;
+pub const WIRE_VERSION: u32 = 6;
 
 /// Ring buffers that one session can have. A buffer is one lock, and the ranks of a host launch at the same
 /// moments, so processes are spread over several. All records of a process go through the buffer of its

@@ -8,7 +8,7 @@ use core::mem::MaybeUninit;
 
 use aya_ebpf::{
     EbpfContext,
-    helpers::generated::bpf_probe_read_user,
+    helpers::{bpf_get_current_pid_tgid, generated::bpf_probe_read_user},
     programs::{ProbeContext, RetProbeContext},
 };
 
@@ -28,6 +28,8 @@ const EMIT: u8 = StepOp::Emit as u8;
 const COPY: u8 = StepOp::Copy as u8;
 const EMIT_AND_COPY: u8 = StepOp::EmitAndCopy as u8;
 const LOAD_WORDS: u8 = StepOp::LoadWords as u8;
+const KEEP: u8 = StepOp::Keep as u8;
+const TAKE: u8 = StepOp::Take as u8;
 
 /// What a step says: done, its read failed, or it is none that can be run.
 const DONE: u64 = 0;
@@ -245,9 +247,34 @@ fn step<const N: usize>(slots: &mut [u64; N], plan: u32, index: u32, out: *mut u
             } < 0;
             return if failed { FAULT } else { DONE };
         }
+        KEEP => keep(src),
+        TAKE => slots[step.dst as usize % N] = take(step.imm != 0),
         _ => return INVALID,
     }
     DONE
+}
+
+/// The process in a key of [`maps::KEPT`].
+const PROCESS: u64 = !(u32::MAX as u64);
+
+#[inline(always)]
+fn keep(word: u64) {
+    let thread = bpf_get_current_pid_tgid();
+    // Where there is no room, nothing is found later.
+    let _ = maps::KEPT.insert(&thread, word, 0);
+    let _ = maps::KEPT.insert(&(thread & PROCESS), word, 0);
+}
+
+#[inline(always)]
+fn take(of_process: bool) -> u64 {
+    let mut key = bpf_get_current_pid_tgid();
+    if of_process {
+        key &= PROCESS;
+    }
+    // SAFETY: a live map element; an aligned word.
+    let Some(word) = maps::KEPT.get_ptr(&key).map(|kept| unsafe { kept.read_volatile() }) else { return 0 };
+    let _ = maps::KEPT.remove(&key);
+    word
 }
 
 #[cfg(bpf_target_arch = "x86_64")]

@@ -90,6 +90,10 @@ pub static WALKS: Array<Walk> = Array::with_max_entries(MAX_PROBES, 0);
 #[map]
 pub static SEEN: LruHashMap<Seen, u32> = LruHashMap::with_max_entries(16_384, 0);
 
+/// Words that plans keep from one hit to another, by thread, and by process without a thread.
+#[map]
+pub static KEPT: LruHashMap<u64, u64> = LruHashMap::with_max_entries(8192, 0);
+
 /// One word: whether the session is open, and to whom. Plans never change once they are stored, as a program
 /// may be in the middle of one.
 #[map]

@@ -3,7 +3,7 @@
 
     compare_recordings.py PLANS CALLS
 
-Left out is what depends on where an op was seen: times, the thread, whether it was derived. Says what differs, and ends with 0
+Left out is what depends on where an op was seen: times, the thread, whether it was derived, and what only launches of graphs tell. Says what differs, and ends with 0
 if nothing does and there was something to compare.
 """
 
@@ -22,6 +22,8 @@ def lines(folder):
         records = collections.Counter()
         for line in path.read_text().splitlines():
             record = json.loads(line)
+            if "graphLaunch" in record:
+                continue  # call by call, operations are not tied to graphs
             kept = {key: value for key, value in record.items() if key not in OF_THE_PLACE and not key.endswith("ts_ns")}
             records[json.dumps(kept, sort_keys=True)] += 1
         files[str(path.relative_to(folder))] = records

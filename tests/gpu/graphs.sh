@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # CUDA graphs: a torch job on real GPUs that captures its operations once and replays them, under two tracers, of which one walks
-# plans and one sees each call. Both must write the same records, and the job's results must be right.
+# plans and one sees each call. Both must write the same records, and the job's results must be right. Then a job that launches graphs in
+# every way: one captured before the recording, one without NCCL, several at a time, others at the address of one that is gone. The
+# recording must have each replayed operation, and count the launches of which nothing can be known.
 #
 #   tests/gpu/graphs.sh NAME RANKS [NAME=VALUE …]
 #
@@ -29,4 +31,14 @@ wait
 tail -qn $((ranks + 2)) "$work"/*.err
 said 'done' graphs | grep -vq '^wrong 0 ' && { echo "the job's results are wrong"; failed=1; }
 python3 tests/gpu/compare_recordings.py "$work/plan" "$work/per-call" || failed=1
+
+start_ranks launches 29522 120 graphs_job.py
+"$programs/ncclflow" record --files-limit 1T -p "$(pids_of launches)" -o "$work/launched" 2>"$work/launched.err" &
+tracer=$!
+wait_for_recording "$work/launched.err"; touch "$work/go"
+wait_for truth launches
+wait $tracer || { echo "the tracer ended with $?"; failed=1; }
+wait
+tail -n $((ranks + 2)) "$work/launched.err"
+said truth launches | python3 tests/gpu/graph_replays.py "$work/launched" || failed=1
 verdict $failed

@@ -23,6 +23,7 @@ mod elsewhere;
 mod emulator;
 mod environment;
 mod faults;
+mod graphs;
 pub mod hosted;
 mod iterations;
 mod library;

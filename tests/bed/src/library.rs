@@ -147,6 +147,17 @@ pub(crate) fn preload(path: &Path) -> Result<()> {
     dlopen(path, libc::RTLD_NOW | libc::RTLD_GLOBAL).map(drop)
 }
 
+/// Opens a library, and returns the address of a function that it exports.
+pub(crate) fn exported(path: &Path, name: &CStr) -> Result<usize> {
+    let handle = dlopen(path, libc::RTLD_NOW | libc::RTLD_LOCAL)?;
+    // SAFETY: the handle came from dlopen and is never closed.
+    let address = unsafe { libc::dlsym(handle as *mut c_void, name.as_ptr()) };
+    if address.is_null() {
+        bail!("`{}` does not export {}", path.display(), name.to_string_lossy());
+    }
+    Ok(address as usize)
+}
+
 /// Opens a library that is there, and is not used.
 pub(crate) fn load(path: &Path) -> Result<()> {
     dlopen(path, libc::RTLD_NOW | libc::RTLD_LOCAL).map(drop)

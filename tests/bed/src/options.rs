@@ -31,6 +31,15 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     pub(crate) also_load: Option<PathBuf>,
 
+    /// In place of --ops: captures CUDA graphs and launches them in many ways. Each rank captures one, makes
+    /// FILE.ready.R, and goes on when FILE is there; what it has launched is in FILE.R
+    #[arg(long, value_name = "FILE", requires = "cuda")]
+    pub(crate) graphs: Option<PathBuf>,
+
+    /// The double of CUDA's driver, for --graphs
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cuda: Option<PathBuf>,
+
     /// Notes what NCCL allocates and frees, a line each, in PATH.PID of each process
     #[arg(long, value_name = "PATH")]
     pub(crate) allocations: Option<PathBuf>,

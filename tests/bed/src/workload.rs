@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use crate::common_calls::{CommonCall, CommonCallKind};
 use crate::data::Shape;
 use crate::elsewhere;
+use crate::graphs;
 use crate::iterations::Iterations;
 use crate::link::Report;
 use crate::nccl_api::Buffers;
@@ -26,7 +27,7 @@ const WINDOW_OPS: usize = 256;
 const WINDOW_ITERATIONS: usize = 4;
 
 /// An operation whose result is not checked yet.
-struct Flight<'a> {
+pub(crate) struct Flight<'a> {
     shape: Shape,
     send: Buffer,
     recv: Buffer,
@@ -68,6 +69,9 @@ pub(crate) fn run(
     deadline: Instant,
     report: &mut Report,
 ) -> Result<()> {
+    if let Some(file) = &options.graphs {
+        return graphs::run(options, file, nccl, rank, comms);
+    }
     match run_all(options, nccl, rank, comms, deadline, report) {
         Err(error) if options.survive => {
             crate::say(&format!("rank {rank}: {error:#}; stays"));
@@ -214,7 +218,7 @@ fn in_flight(flights: &VecDeque<Flight<'_>>) -> usize {
     flights.iter().map(|flight| flight.send.size + flight.recv.size).sum()
 }
 
-fn issue<'a>(nccl: &Nccl, shape: Shape, comm: &'a Comm) -> Result<Flight<'a>> {
+pub(crate) fn issue<'a>(nccl: &Nccl, shape: Shape, comm: &'a Comm) -> Result<Flight<'a>> {
     let size = shape.dtype.size();
     let mut send = Buffer::new(shape.send_elements() * size)?;
     let mut recv = Buffer::new(shape.recv_elements() * size)?;

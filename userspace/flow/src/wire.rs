@@ -1,6 +1,10 @@
 //! Layouts of probes' records, on which the kernel side and the user side agree: the places of the fields in
 //! each of them.
 
+mod graph;
+
+pub use graph::{GraphMoment, GraphSpans};
+
 use serde::{Deserialize, Serialize};
 
 use nccl_library::nccl::ApiFunction;
@@ -421,6 +425,7 @@ pub enum ProbeKind {
     ApiReturn(ApiReturnSpans),
     ProxyStep(ProxyStepSpans),
     SendSize(SendSizeSpans),
+    Graph(GraphSpans),
     /// The call stack of a thread at another probe's hit: [`ncclflow_common::StackHead`].
     Stack,
 }

@@ -1,8 +1,9 @@
 //! Events: a place in a stream.
 
 use std::ffi::{c_uint, c_void};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
+use super::graph::Graph;
 use super::stream::{self, Stream, StreamHandle};
 use super::{INVALID_VALUE, NOT_READY, SUCCESS, Status, entry, lock, put};
 
@@ -13,6 +14,8 @@ pub(crate) type EventHandle = *mut c_void;
 struct Event {
     /// The stream it was recorded in and how far that stream has to get.
     place: Mutex<Option<(Arc<Stream>, u64)>>,
+    /// The graph that captured it instead.
+    captured: Mutex<Option<Weak<Graph>>>,
 }
 
 pub(super) fn functions() -> Vec<(&'static str, usize)> {
@@ -35,6 +38,16 @@ pub(super) fn recorded(handle: EventHandle) -> Option<(Arc<Stream>, u64)> {
     // SAFETY: the handle came from `create_into` and is not destroyed yet.
     let event = unsafe { &*handle.cast_const().cast::<Event>() };
     lock(&event.place).clone()
+}
+
+/// The graph that the event was recorded in, while it still captures.
+pub(super) fn captured(handle: EventHandle) -> Option<Arc<Graph>> {
+    if handle.is_null() {
+        return None;
+    }
+    // SAFETY: the handle came from `create_into` and is not destroyed yet.
+    let event = unsafe { &*handle.cast_const().cast::<Event>() };
+    lock(&event.captured).as_ref()?.upgrade().filter(|graph| graph.is_capturing())
 }
 
 unsafe fn create_into(place: *mut EventHandle) -> Status {
@@ -73,6 +86,12 @@ unsafe extern "C" fn record(handle: EventHandle, stream: StreamHandle) -> Status
     let mark = stream.mark();
     // SAFETY: the handle came from `create_into` and is not destroyed yet.
     let event = unsafe { &*handle.cast_const().cast::<Event>() };
+    let capturing = stream.capturing();
+    let is_captured = capturing.is_some();
+    *lock(&event.captured) = capturing.as_ref().map(Arc::downgrade);
+    if is_captured {
+        return SUCCESS;
+    }
     *lock(&event.place) = Some((stream, mark));
     SUCCESS
 }

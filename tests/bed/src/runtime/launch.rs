@@ -4,11 +4,12 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use super::graph::Node;
 use super::hidden_pages;
-use super::stream::{self, StreamHandle};
+use super::stream::{self, Stream, StreamHandle};
 use super::{INVALID_VALUE, SUCCESS, Status, entry, put};
 
 /// What a kernel was launched with.
@@ -74,10 +75,20 @@ fn start(function: usize, arguments: Arguments, shape: LaunchShape, stream: Stre
         crate::say(&format!("launch of an unknown kernel at {function:#x}"));
         return INVALID_VALUE;
     };
-    LAUNCHES.fetch_add(1, Ordering::Relaxed);
-    let job = (state.executor)(Launch { kernel: kernel.clone(), arguments, shape });
-    stream::from_handle(stream).submit(job);
+    let launch = Launch { kernel: kernel.clone(), arguments, shape };
+    let stream = stream::from_handle(stream);
+    match stream.capturing() {
+        Some(graph) => graph.add(Node::Kernel(launch)),
+        None => submit(launch, &stream),
+    }
     SUCCESS
+}
+
+/// Launches a kernel on a stream.
+pub(super) fn submit(launch: Launch, stream: &Arc<Stream>) {
+    let Some(state) = STATE.get() else { return };
+    LAUNCHES.fetch_add(1, Ordering::Relaxed);
+    stream.submit((state.executor)(launch));
 }
 
 /// `struct cudaFuncAttributes` up to the fields that NCCL reads.

@@ -7,6 +7,7 @@
 pub(crate) mod device;
 mod driver;
 pub(crate) mod event;
+pub(crate) mod graph;
 pub(crate) mod hidden_pages;
 pub(crate) mod launch;
 pub(crate) mod memory;
@@ -34,6 +35,7 @@ pub(crate) fn replacements() -> HashMap<&'static str, usize> {
     all.extend(stream::functions());
     all.extend(event::functions());
     all.extend(launch::functions());
+    all.extend(graph::functions());
     all
 }
 

@@ -5,11 +5,12 @@
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::event::{self, EventHandle};
+use super::graph::{Graph, Node};
 use super::{INVALID_VALUE, NOT_READY, SUCCESS, Status, entry, lock, put};
 
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
@@ -31,6 +32,8 @@ struct Queue {
 pub(crate) struct Stream {
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// Graph that captures what the stream is given.
+    capture: Mutex<Option<Weak<Graph>>>,
 }
 
 impl Stream {
@@ -108,6 +111,16 @@ impl Stream {
         }
     }
 
+    /// Has a graph capture what the stream is given.
+    pub(super) fn join(&self, graph: &Arc<Graph>) {
+        *lock(&self.capture) = Some(Arc::downgrade(graph));
+    }
+
+    /// The graph that captures what the stream is given.
+    pub(crate) fn capturing(&self) -> Option<Arc<Graph>> {
+        lock(&self.capture).as_ref()?.upgrade().filter(|graph| graph.is_capturing())
+    }
+
     /// Lets the thread end once the queue is empty.
     fn close(&self) {
         lock(&self.queue).closed = true;
@@ -145,12 +158,6 @@ pub(super) fn functions() -> Vec<(&'static str, usize)> {
         entry!("cudaStreamQuery", query),
         entry!("cudaStreamWaitEvent", wait_event),
         entry!("cudaStreamGetId", get_id),
-        entry!("cudaStreamIsCapturing", is_capturing),
-        // The second argument is the status in all of them; the rest is only read while a capture is active.
-        entry!("cudaStreamGetCaptureInfo", get_capture_info),
-        entry!("cudaStreamGetCaptureInfo_v2", get_capture_info),
-        entry!("cudaStreamGetCaptureInfo_v3", get_capture_info),
-        entry!("cudaThreadExchangeStreamCaptureMode", exchange_capture_mode),
         entry!("cudaLaunchHostFunc", launch_host_func),
         entry!("cudaDeviceSynchronize", device_synchronize),
     ]
@@ -211,10 +218,18 @@ extern "C" fn device_synchronize() -> Status {
 }
 
 extern "C" fn wait_event(handle: StreamHandle, event: EventHandle, _flags: c_uint) -> Status {
+    let stream = from_handle(handle);
+    if let Some(graph) = event::captured(event) {
+        stream.join(&graph);
+        return SUCCESS;
+    }
+    // What a graph waits for outside of it is done long before it is launched.
+    if stream.capturing().is_some() {
+        return SUCCESS;
+    }
     if let Some((other, mark)) = event::recorded(event)
         && !other.reached(mark)
     {
-        let stream = from_handle(handle);
         // A stream is always behind its own jobs.
         if !Arc::ptr_eq(&stream, &other) {
             stream.submit(Box::new(move || {
@@ -231,28 +246,16 @@ unsafe extern "C" fn get_id(handle: StreamHandle, id: *mut u64) -> Status {
     SUCCESS
 }
 
-unsafe extern "C" fn is_capturing(_handle: StreamHandle, status: *mut c_int) -> Status {
-    // SAFETY: the caller's pointer.
-    unsafe { put(status, 0) };
-    SUCCESS
-}
-
-unsafe extern "C" fn get_capture_info(_handle: StreamHandle, status: *mut c_int) -> Status {
-    // SAFETY: the caller's pointer.
-    unsafe { put(status, 0) };
-    SUCCESS
-}
-
-extern "C" fn exchange_capture_mode(_mode: *mut c_int) -> Status {
-    SUCCESS
-}
-
 extern "C" fn launch_host_func(
     handle: StreamHandle,
     function: extern "C" fn(*mut c_void),
     argument: *mut c_void,
 ) -> Status {
-    let argument = argument as usize;
-    from_handle(handle).submit(Box::new(move || function(argument as *mut c_void)));
+    let (stream, argument) = (from_handle(handle), argument as usize);
+    if let Some(graph) = stream.capturing() {
+        graph.add(Node::Host(function, argument));
+        return SUCCESS;
+    }
+    stream.submit(Box::new(move || function(argument as *mut c_void)));
     SUCCESS
 }

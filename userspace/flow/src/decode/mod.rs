@@ -7,6 +7,7 @@ mod api;
 mod channel;
 mod communicator;
 mod device_work;
+mod graph;
 mod launch;
 mod op_work;
 mod plan;
@@ -20,6 +21,7 @@ pub use api::{ApiCallEvent, ApiEntryEvent, ApiLineEvent, ApiReturnEvent, Reducti
 pub use channel::{ChannelGraphs, Connector, ProxyOwner, ProxyPeerEvent, ProxyRank, Ring, Tree};
 pub use communicator::{CommunicatorId, CommunicatorPlaces};
 pub use device_work::{BroadcastWork, ChannelShare, CollWork, P2pSide, P2pWork, Work, WorkKind};
+pub use graph::{Answer, GraphEvent};
 pub use launch::{Launch, LaunchKernel, LaunchedBuffer, LaunchedCall, OneSidedCall};
 pub use op_work::OpWorkFields;
 pub use plan::{
@@ -67,6 +69,7 @@ pub enum Event {
     Stack(StackEvent),
     PlanPart(PlanPartEvent),
     Plan(Box<PlanEvent>),
+    Graph(Box<GraphEvent>),
 }
 
 /// Decoder of the records of one library's probes.
@@ -118,6 +121,7 @@ impl Decoder {
             ProbeKind::Head => return Err(DecodeError::UnknownProbe(record.header.probe)),
             ProbeKind::ProxyStep(spans) => Event::ProxyStep(step::proxy_step(spans, names, record)?),
             ProbeKind::Stack => Event::Stack(StackEvent::of(record)?),
+            ProbeKind::Graph(spans) => Event::Graph(Box::new(graph::graph(spans, record)?)),
             ProbeKind::SendSize(spans) => Event::SendSize(step::send_size(spans, record)?),
         })
     }

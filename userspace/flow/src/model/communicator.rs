@@ -67,12 +67,18 @@ impl Communicator {
         self.api_calls.push_back(call);
     }
 
-    /// Takes a complete call of `ncclProxySaveOp`; returns the record that it completes.
-    pub(super) fn proxy_call(&mut self, call: ProxyCall, calls: &mut JoinedCalls) -> Option<FlowRecord> {
+    /// Takes a complete call of `ncclProxySaveOp`; returns the record that it completes. `planned` is shown the
+    /// op of a plan pass.
+    pub(super) fn proxy_call(
+        &mut self,
+        call: ProxyCall,
+        calls: &mut JoinedCalls,
+        planned: &mut impl FnMut(&FlowRecord),
+    ) -> Option<FlowRecord> {
         if call.event.op.pattern == Pattern::Profiler {
             return None; // the bookkeeping of a profiler plugin: no data flows
         }
-        if call.event.plan_pass { self.plan(call, calls) } else { self.post(call, calls) }
+        if call.event.plan_pass { self.plan(call, calls, planned) } else { self.post(call, calls) }
     }
 
     /// Tells whether this post pass is that of a graph's replay, of an op that was posted before.
@@ -80,7 +86,12 @@ impl Communicator {
         !event.plan_pass && !self.posts.waits_for(event) && self.posts.replayed(event).is_some()
     }
 
-    fn plan(&mut self, call: ProxyCall, calls: &mut JoinedCalls) -> Option<FlowRecord> {
+    fn plan(
+        &mut self,
+        call: ProxyCall,
+        calls: &mut JoinedCalls,
+        planned: &mut impl FnMut(&FlowRecord),
+    ) -> Option<FlowRecord> {
         let event = &call.event;
         let p2p = event.op.pattern.is_p2p();
         let open = self.sequencer.plan(event)?;
@@ -104,6 +115,9 @@ impl Communicator {
             record.stack = called_at(api.origin.stack).or(record.stack);
         }
         record.p2p_part = p2p.then_some(open.part());
+        if !record.is_copy_to_self() {
+            planned(&record);
+        }
         if record.is_copy_to_self() {
             None
         } else if record.needed {

@@ -62,6 +62,8 @@ counters! {
         uncalled_returns: u64;
         /// Counts of walked plans.
         plans: PlanCounters;
+        /// Counts of launches of CUDA graphs.
+        graphs: GraphCounters;
     }
 }
 
@@ -74,6 +76,26 @@ counters! {
         messages: u64;
         /// Steps of these ops that came nevertheless.
         hits: u64;
+    }
+}
+
+counters! {
+    /// Counts of launches of CUDA graphs; where the driver's functions are probed.
+    pub struct GraphCounters {
+        /// Launches of graphs, of any content.
+        launches: u64;
+        /// Launches among them whose captured ops are known.
+        replays: u64;
+        /// Launches of graphs of which nothing is known: they were instantiated before the recording, or while
+        /// records of their process were lost, or it was not seen which executable came of it.
+        unknown: u64;
+        /// Launches of graphs in which no op was seen to be captured: they have none, or they hold another graph,
+        /// a clone, or what was captured before the recording.
+        without_ops: u64;
+        /// Ops in those replays that have lines: those without a proxy. (Others are seen as they are posted.)
+        ops: u64;
+        /// Ops in those replays that have no line, as there were too many, or too many in a short time.
+        left_out: u64;
     }
 }
 

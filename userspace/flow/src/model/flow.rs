@@ -59,6 +59,9 @@ pub struct FlowRecord {
     pub posted_at: Option<Origin>,
     /// `seq` of the op that was captured, if this one is a CUDA graph's replay of it.
     pub captured_seq: Option<u64>,
+    /// Origin of the launch of the graph that holds the op, and its number among the launches of its process, if
+    /// that is how the replay is known. Such a record stands for the whole op, on all its channels.
+    pub launched_at: Option<(Origin, u64)>,
     /// Position of this channel's part among the parts of a p2p call, where the call was seen from its
     /// beginning.
     pub p2p_part: Option<u64>,
@@ -100,6 +103,7 @@ impl FlowRecord {
             planned_at: event.plan_pass.then_some(event.origin),
             posted_at: (!event.plan_pass).then_some(event.origin),
             captured_seq: None,
+            launched_at: None,
             p2p_part: None,
             incomplete,
             outcome: None,
@@ -117,7 +121,7 @@ impl FlowRecord {
 
     /// Returns the origin of the record in which the op was first seen.
     pub fn origin(&self) -> Option<Origin> {
-        self.planned_at.or(self.posted_at)
+        self.planned_at.or(self.posted_at).or(self.launched_at.map(|(origin, _)| origin))
     }
 
     /// Returns the function that NCCL runs: from the op, its task or the API call.

@@ -85,6 +85,7 @@ impl Rows {
             tree_up: record.tree.up,
             tree_down: record.tree.down,
             captured_seq: record.captured_seq,
+            graph_launch: record.launched_at.map(|(_, number)| number),
             incomplete: record.incomplete,
             derived: record.derived,
             measured: record.outcome,

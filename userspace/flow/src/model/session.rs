@@ -8,6 +8,7 @@ use super::{
     counters::ModelCounters,
     execution::{StepKey, executing_rank},
     flow::FlowRecord,
+    graphs::Graphs,
     measured::{Executions, Sampling},
     node::Node,
     plan::PlanAssembler,
@@ -28,6 +29,7 @@ pub struct Session {
     calls: CallAssembler,
     plans: PlanAssembler,
     communicators: HashMap<CommKey, Communicator>,
+    graphs: Graphs,
     /// Counts, without those that the session's parts keep themselves.
     counters: ModelCounters,
     /// Steps are traced: posted ops wait for their messages.
@@ -87,7 +89,18 @@ impl Session {
                     node.calls.launched(&CommKey::new(plan.origin.tgid, &plan.comm));
                 }
                 let calls = self.plans.plan(&plan);
+                let is_captured = plan.persistent && !plan.in_callback;
+                if is_captured {
+                    self.graphs.begin(plan.origin.tid);
+                }
                 self.complete_all(calls, &plan.origin, node, out);
+                if !plan.in_callback && !plan.one_sided {
+                    self.graphs.launched_plan(&plan);
+                }
+            }
+            Event::Graph(graph) => {
+                self.called(&graph.origin, node, out);
+                self.graphs.apply(&graph, out);
             }
             Event::ProxyStep(mut step) => {
                 if !self.step(&mut step, node, out) {
@@ -98,6 +111,7 @@ impl Session {
             Event::CallWithoutCommunicator(by) => self.called(&by, node, out),
             Event::ApiCall(call) => {
                 self.called(&call.origin, node, out);
+                self.graphs.begin(call.origin.tid);
                 let key = CommKey::new(call.origin.tgid, &call.comm);
                 if self.communicators.len() < MAX_COMMUNICATORS {
                     self.communicator(key, call.comm.n_ranks, node).api_call(call);
@@ -140,6 +154,7 @@ impl Session {
             + self.plans.held_bytes()
             + self.communicators.values().map(Communicator::held_bytes).sum::<usize>()
             + self.executions.held_bytes()
+            + self.graphs.held_bytes()
     }
 
     pub fn counters(&self) -> ModelCounters {
@@ -148,6 +163,7 @@ impl Session {
             unplanned_posts: self.communicators.values().map(|known| known.unplanned_posts).sum(),
             left_out: self.executions.left_out,
             plans: self.plans.counters,
+            graphs: self.graphs.counters,
             ..self.counters
         }
     }
@@ -187,7 +203,15 @@ impl Session {
             });
             self.complete_all(planned, by, node, out);
         }
-        if let Some(record) = self.communicator(key, n_ranks, node).proxy_call(call, &mut node.calls) {
+        self.communicator(key, n_ranks, node);
+        let Self { communicators, graphs, .. } = self;
+        let Some(communicator) = communicators.get_mut(&key) else { return };
+        let mut planned = |record: &FlowRecord| {
+            if let Some(origin) = record.planned_at {
+                graphs.planned(origin.tid, key.pointer, record);
+            }
+        };
+        if let Some(record) = communicator.proxy_call(call, &mut node.calls, &mut planned) {
             if record.needed && record.posted_at.is_none() {
                 self.counters.unposted += 1;
             }

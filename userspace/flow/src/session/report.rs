@@ -165,6 +165,13 @@ impl SessionReport {
         Some(self.clock.offset_ns).filter(|offset| *offset != 0)
     }
 
+    /// Notes why launches of CUDA graphs of a process are not recorded.
+    pub fn no_graph_launches(&mut self, pid: u32, why: &str) {
+        for target in self.targets.iter_mut().filter(|target| target.pid == pid) {
+            target.no_graph_launches = Some(why.to_owned());
+        }
+    }
+
     /// Returns the name of the level; empty where it is not known.
     pub fn level_name(&self) -> &'static str {
         self.level.map_or("", Level::name)

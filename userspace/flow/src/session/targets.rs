@@ -27,6 +27,9 @@ pub struct TargetReport {
     /// Why it is not traced, though it has NCCL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub untraced: Option<String>,
+    /// Why launches of CUDA graphs are not recorded; at other levels than `api`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_graph_launches: Option<String>,
     /// `None`: it had ended, or could not be looked at.
     #[serde(flatten)]
     pub whose: Option<Whose>,
@@ -127,6 +130,7 @@ mod tests {
             started_ticks: Some(u64::from(pid)),
             followed_since_ns: Some(1),
             untraced: None,
+            no_graph_launches: None,
             whose: None,
             job: None,
             python: None,

@@ -165,6 +165,11 @@ impl RankStatistics {
         self.incomplete += u64::from(row.incomplete);
         self.derived += u64::from(row.derived);
         let [collectives, p2p] = windows;
+        // A launch of a graph replays each of its ops once, in one line, with the captured op's number.
+        if row.graph_launch.is_some() {
+            self.count_op(op);
+            return;
+        }
         let window = if row.seq & 1 == 0 { collectives } else { p2p };
         match window.note(row.seq >> 1) {
             Seen::First => self.count_op(op),

@@ -69,6 +69,7 @@ impl Op {
             planned_at: origin,
             posted_at: origin,
             captured_seq: None,
+            launched_at: None,
             p2p_part: None,
             incomplete: false,
             outcome: None,

@@ -84,6 +84,18 @@ pub struct MappedFile {
     pub deleted: bool,
 }
 
+impl MappedFile {
+    /// Tells whether the file is CUDA's driver, by its name.
+    pub fn is_driver(&self) -> bool {
+        is_driver(&self.path)
+    }
+}
+
+/// Tells whether a file is named like CUDA's driver.
+pub(crate) fn is_driver(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"libcuda.so"))
+}
+
 /// A mapped file that is held by a descriptor that cannot be read from (`O_PATH`): holding and closing it
 /// asks nothing of its file system.
 #[derive(Debug)]

@@ -48,7 +48,7 @@ pub(crate) use perf_event::{open_event, time_on_processors};
 pub(crate) use perf_event_holder::FirstEvent;
 pub use protocol::{ProcFile, Status, Symbol, What};
 pub use questions::{
-    Unseen, check, interpreter, libraries, look, look_through, maps, nccl_processes, open_mapping,
+    Unseen, check, driver, interpreter, libraries, look, look_through, maps, nccl_processes, open_mapping,
     package_version, proc_bytes, resolve, symbols, take_hold,
 };
 pub use service::{allow_fuse, lost, prepare};

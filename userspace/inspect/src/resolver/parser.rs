@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{
     frame::Channel,
-    protocol::{ReaderRequest, Symbol},
+    protocol::{ReaderRequest, Symbol, What},
     sandbox,
 };
 use crate::process::identify;
@@ -46,6 +46,9 @@ pub(super) fn answer(request: ReaderRequest, file: OwnedFd) -> Vec<u8> {
     let file = File::from(file);
     match request {
         ReaderRequest::Judge(depth) => json(&Ok(identify::evidence(file, depth))),
+        ReaderRequest::Resolve { what: What::Driver, .. } => {
+            json(&resolve(file, |image| Ok(Resolved::of_driver(image)?)))
+        }
         ReaderRequest::Resolve { what, debug_files } => {
             json(&resolve(file, |image| Ok(Resolved::of(image, &what.request(), &debug_files)?)))
         }

@@ -5,7 +5,8 @@ use std::{fs::Metadata, io, os::unix::fs::MetadataExt as _, path::PathBuf};
 use nccl_library::{
     elf::FileOffset,
     symbols::{
-        DebugFiles, Request as SymbolRequest, nccl_request, nccl_request_of_memory, nccl_request_with_api,
+        DebugFiles, Request as SymbolRequest, driver_request, nccl_request, nccl_request_of_memory,
+        nccl_request_with_api,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,8 @@ pub enum What {
     Api,
     /// Those that a dump needs to read memory.
     Dump,
+    /// Exported functions of CUDA's driver.
+    Driver,
 }
 
 impl What {
@@ -34,6 +37,7 @@ impl What {
             Self::Ops => nccl_request(),
             Self::Api => nccl_request_with_api(),
             Self::Dump => nccl_request_of_memory(),
+            Self::Driver => driver_request(),
         }
     }
 }

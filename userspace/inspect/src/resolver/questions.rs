@@ -19,7 +19,12 @@ use super::{
 };
 use crate::process::{
     Denied, Discovered, LibraryError, LibraryId, MappedFile, MappedLibrary, Process, ProcessError, Sighting,
-    Unfinished, library::FileSystem, maps, maps::Mapping, pids, running::is_kernel_thread,
+    Unfinished,
+    library::{FileSystem, is_driver},
+    maps,
+    maps::Mapping,
+    pids,
+    running::is_kernel_thread,
 };
 
 /// Longest time of a look at a process. Cold files of frameworks have gigabytes.
@@ -128,6 +133,13 @@ pub fn libraries(process: &Process, wanted: Option<&Path>) -> Result<Vec<MappedL
     let answer = ask_about::<Result<Vec<MappedFile>, _>>(pid, LOOK_WALL, Request::Libraries { pid, wanted });
     let (files, frame) = answer.map_err(|error| LibraryError::Maps(pid, error.into()))?;
     Ok(held(files?, frame.fds).collect())
+}
+
+/// Takes hold of CUDA's driver, if the process has it mapped.
+pub fn driver(process: &Process) -> io::Result<Option<MappedLibrary>> {
+    let all = maps(process.live_thread())?;
+    let of_driver = all.iter().find(|mapping| mapping.is_file_code() && is_driver(&mapping.path));
+    Ok(of_driver.map(|mapping| open_mapping(process, mapping)).transpose()?)
 }
 
 /// Takes hold of the file of a mapping.

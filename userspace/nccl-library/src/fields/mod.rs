@@ -24,8 +24,8 @@ pub use launches::{
 pub use nets::{ib_merged_dev, net_socket_dev, topo_node, topo_node_set, topo_system};
 pub use structs::*;
 pub use versions::{
-    counts_always, op_counts_extent, ops_lead_to_tasks, ops_say_their_share, parts_are_reversed,
-    peers_are_pointers, root_answers_each_rank,
+    captures_have_an_origin, counts_always, op_counts_extent, ops_lead_to_tasks, ops_say_their_share,
+    parts_are_reversed, peers_are_pointers, root_answers_each_rank,
 };
 
 /// Returns the names of the structs that are asked for by any of these.

@@ -54,6 +54,12 @@ pub fn op_counts_extent(layouts: &Layouts) -> Option<(u64, u64)> {
     Some((first, end.checked_sub(first).filter(|bytes| *bytes <= MAX_OP_COUNTS)?))
 }
 
+/// Tells whether a `ncclCudaGraph` begins with the stream that the capture began on (`origin`): 2.26 and later. With
+/// it the struct is larger than 16 bytes, and so passed in memory (src/include/strongstream.h).
+pub fn captures_have_an_origin(version: NcclVersion) -> bool {
+    (version.major, version.minor) >= (2, 26)
+}
+
 /// Tells whether the root of a communicator's set-up tells a rank where the next one is as soon as that one
 /// has come: 2.23 and later. Before, it tells all of them when all have come (src/bootstrap.cc,
 /// bootstrapRoot).

@@ -80,6 +80,7 @@ functions! {
     ByPointer hostStreamPlanCallback(PLAN_):
         "replays of CUDA graphs, and plans posted from a stream callback";
     FromOtherFiles ncclLaunchKernelAfter_NoCuda(COMM, PLAN): "plans posted right after their launch";
+    Somehow ncclCudaGraphAddDestructor(): "which operations a launch of a CUDA graph replays";
     FromOtherFiles ncclLaunchRma(COMM, PLAN): "one-sided calls: their peers and bytes";
     Somehow ncclGroupEndInternal(): "which calls were made as one group";
 
@@ -154,6 +155,30 @@ pub fn nccl_request_of_memory() -> Request {
         enums: enums.map(str::to_owned).into(),
         variables: variables_of_dump(),
     }
+}
+
+/// Functions of CUDA's driver (cuda.h) by which graphs are followed. No version has all of them.
+const OF_GRAPHS: [&str; 11] = [
+    "cuGraphInstantiate",
+    "cuGraphInstantiate_v2",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphInstantiateWithParams",
+    "cuGraphInstantiateWithParams_ptsz",
+    "cuGraphExecUpdate",
+    "cuGraphExecUpdate_v2",
+    "cuGraphLaunch",
+    "cuGraphLaunch_ptsz",
+    "cuGraphExecDestroy",
+    "cuGraphDestroy",
+];
+
+/// Returns the exported functions of CUDA's driver that ncclflow uses.
+pub fn driver_request() -> Request {
+    let spec = |name| FunctionSpec {
+        in_some_versions: true,
+        ..FunctionSpec::optional(name, &[], "launches of CUDA graphs")
+    };
+    Request { functions: OF_GRAPHS.into_iter().map(spec).collect(), ..Request::default() }
 }
 
 /// Returns [`nccl_request`] and the exported functions whose returns can be probed.

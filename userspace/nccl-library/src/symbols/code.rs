@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{DebugFiles, Function, Request, Resolution, resolve_with};
+use super::{DebugFiles, Function, Request, Resolution, driver_request, resolve_exports, resolve_with};
 use crate::{
     elf::{Budget, Error, FileOffset, Image},
     hex,
@@ -40,9 +40,20 @@ impl Resolved {
     /// # Errors
     /// When the symbol table cannot be read.
     pub fn of(image: &Image, request: &Request, debug_files: &DebugFiles) -> Result<Self, Error> {
-        let resolution = resolve_with(image, request, debug_files)?;
+        Ok(Self::with_code(image, resolve_with(image, request, debug_files)?))
+    }
+
+    /// Looks up what is exported by CUDA's driver.
+    ///
+    /// # Errors
+    /// When the symbol table cannot be read.
+    pub fn of_driver(image: &Image) -> Result<Self, Error> {
+        Ok(Self::with_code(image, resolve_exports(image, &driver_request())?))
+    }
+
+    fn with_code(image: &Image, resolution: Resolution) -> Self {
         let code = Code::read(image, &resolution);
-        Ok(Self { resolution, code })
+        Self { resolution, code }
     }
 }
 

@@ -28,7 +28,9 @@ mod slot_reset;
 mod stripped;
 mod symmetric_kernels;
 
-pub use catalog::{lost_without_type, nccl_request, nccl_request_of_memory, nccl_request_with_api};
+pub use catalog::{
+    driver_request, lost_without_type, nccl_request, nccl_request_of_memory, nccl_request_with_api,
+};
 pub use code::{Code, PLACE_BYTES, Resolved};
 pub use convention::{argument_registers, integer_argument};
 pub use debug_file::DebugFiles;
@@ -39,7 +41,7 @@ pub use registers::register_name;
 pub use report::render;
 pub use request::{Called, Declared, FunctionSpec, Request};
 pub use resolution::{LayoutSource, Problem, ProblemKind, Resolution, SymbolSource};
-pub use resolve::{resolve, resolve_with};
+pub use resolve::{resolve, resolve_exports, resolve_with};
 pub use slot_reset::SlotReset;
 pub use symmetric_kernels::SymmetricKernel;
 

@@ -45,18 +45,9 @@ pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) 
     let mut budget = Budget::default();
     let versions = find_versions(image, &mut budget)?;
     let mut resolution = Resolution {
-        build_id: image.build_id().cloned(),
         nccl_version: versions.map(|(nccl, _)| nccl),
         cuda_version: versions.map(|(_, cuda)| cuda),
-        machine: image.machine(),
-        symbol_source: SymbolSource::OwnDwarf,
-        debug_file: None,
-        layouts_from: LayoutSource::Dwarf,
-        functions: BTreeMap::new(),
-        layouts: Layouts::default(),
-        variables: BTreeMap::new(),
-        symmetric_kernels: Vec::new(),
-        problems: Vec::new(),
+        ..unresolved(image, SymbolSource::OwnDwarf, LayoutSource::Dwarf)
     };
     let table = SymbolTable::read(image, &mut budget)?;
     let copies = table.as_ref().map(|table| Copies::of_table(table, request)).unwrap_or_default();
@@ -84,6 +75,36 @@ pub fn resolve_with(image: &Image, request: &Request, debug_files: &DebugFiles) 
     resolution.variables = variables(image, request, table.as_ref(), shipped);
     answer(image, request, evidence, &mut budget, &mut resolution);
     Ok(resolution)
+}
+
+/// Looks up exported functions of a library that is not NCCL, and nothing else.
+///
+/// # Errors
+/// When the symbol table cannot be read.
+pub fn resolve_exports(image: &Image, request: &Request) -> Result<Resolution, Error> {
+    let mut budget = Budget::default();
+    let table = SymbolTable::read_exported(image, &mut budget)?;
+    let copies = table.as_ref().map(|table| Copies::of_table(table, request)).unwrap_or_default();
+    let mut resolution = unresolved(image, SymbolSource::ExportsOnly, LayoutSource::Unknown);
+    answer(image, request, Evidence { copies, ..Evidence::default() }, &mut budget, &mut resolution);
+    Ok(resolution)
+}
+
+fn unresolved(image: &Image, symbol_source: SymbolSource, layouts_from: LayoutSource) -> Resolution {
+    Resolution {
+        build_id: image.build_id().cloned(),
+        nccl_version: None,
+        cuda_version: None,
+        machine: image.machine(),
+        symbol_source,
+        debug_file: None,
+        layouts_from,
+        functions: BTreeMap::new(),
+        layouts: Layouts::default(),
+        variables: BTreeMap::new(),
+        symmetric_kernels: Vec::new(),
+        problems: Vec::new(),
+    }
 }
 
 /// Returns the kernels on symmetric memory, if functions are asked for.

@@ -176,7 +176,7 @@ fn found(setup: &Setup, is_verbose: bool) {
     for reason in &setup.passed_over {
         tell!("not traced: {reason}");
     }
-    for (at, library) in setup.libraries.iter().enumerate() {
+    for (at, library) in setup.libraries.iter().enumerate().filter(|(_, library)| !library.is_driver()) {
         let users = setup.targets.iter().filter(|target| target.libraries.contains(&at));
         let users: Vec<String> = users.map(|target| named(&target.process)).collect();
         let shown = if is_verbose { users.len() } else { MAX_NAMED };

@@ -47,10 +47,10 @@ pub(super) fn find_and_load(
 
 /// Returns the programs that today's libraries need; others are loaded with their first probe.
 fn likely_programs(choice: ProbeChoice) -> impl Iterator<Item = Program> {
-    let ProbeChoice { level, strategy, api, returns, .. } = choice;
+    let ProbeChoice { level, strategy, returns, .. } = choice;
     let walks = level != Level::Api && strategy != Some(ProbeStrategy::PerCall);
-    let fetches = !walks || api || returns || level == Level::Steps;
-    let programs = [(fetches, Program::Fetch), (walks, Program::Walk), (returns, Program::Return)];
+    // Where plans are walked, graphs are followed, by a program without a walk.
+    let programs = [(true, Program::Fetch), (walks, Program::Walk), (returns, Program::Return)];
     programs.into_iter().filter_map(|(is_likely, program)| is_likely.then_some(program))
 }
 

@@ -43,6 +43,7 @@ use super::{
     stillness::Member,
 };
 
+mod driver;
 mod shares;
 mod sight;
 
@@ -357,7 +358,16 @@ impl<'a> Follower<'a> {
                 }
             }
         }
+        let no_graph_launches = if traced.is_empty() {
+            None
+        } else {
+            self.join_driver(&process, tenant, has_room, (&mut traced, &mut links), recording).err()
+        };
+        let no_graph_launches = no_graph_launches.map(|why| format!("{why:#}"));
         if let Some(followed) = self.processes.get_mut(&pid) {
+            if let Some(target) = recording.report.targets.numbered(followed.target) {
+                target.no_graph_launches.clone_from(&no_graph_launches);
+            }
             if followed.libraries != traced {
                 if let Some(target) = recording.report.targets.numbered(followed.target) {
                     target.libraries.clone_from(&traced);
@@ -382,6 +392,7 @@ impl<'a> Follower<'a> {
         let report = TargetReport {
             followed_since_ns: untraced.is_none().then(|| now_ns(ClockId::Monotonic)),
             untraced,
+            no_graph_launches,
             ..target_report(pid, Some(&process), traced.clone())
         };
         let is_traced = report.untraced.is_none();

@@ -194,7 +194,8 @@ impl<'a> Libraries<'a> {
         let held = file.try_clone()?;
         let (options, cache) = (recording.options, recording.cache);
         let resolved = LibraryInUse::resolve(file, &Wanted { options, cache })?;
-        let is_wanted = self.filter.admits_version(resolved.resolved.resolution.nccl_version);
+        let version = resolved.resolved.resolution.nccl_version;
+        let is_wanted = resolved.is_driver() || self.filter.admits_version(version);
         let mut report = resolved.report();
         let traced = if is_wanted {
             resolved.with_probes(options.choice).and_then(|library| {
@@ -260,7 +261,9 @@ impl<'a> Libraries<'a> {
         };
         let attachment = &mut recording.attachment;
         // A process that still has the former content mapped must get no probe for this one.
+        // Others than jobs of NCCL launch graphs, too.
         let by_process = !self.filter.is_empty()
+            || library.is_driver()
             || (recording.options.choice.returns && can_end_processes())
             || self.changed.since(name_of(&library.file)).is_some();
         let links = if by_process { Vec::new() } else { library.link(&cookies, None, attachment)? };
@@ -352,8 +355,9 @@ impl<'a> Libraries<'a> {
                 library.file.shown()
             ),
             Ok(Traced { library, by_process: false, .. }) => Ok((library, Vec::new())),
-            Ok(_)
+            Ok(Traced { library, .. })
                 if recording.options.choice.returns
+                    && !library.is_driver()
                     && let Some(why) = no_return_probes(pid) =>
             {
                 bail!("`--returns` cannot be used with it: {why}")

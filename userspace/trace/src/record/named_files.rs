@@ -47,6 +47,10 @@ impl NamedFiles {
             for target in recording.report.targets.iter_mut() {
                 if !target.exited && target.libraries.contains(&index) {
                     pids.push(target.pid);
+                    if library.is_driver() {
+                        target.no_graph_launches = Some(format!("`{path}`: {what}"));
+                        continue;
+                    }
                     target.untraced = Some(format!("`{path}`, which it had mapped: {what}"));
                 }
             }

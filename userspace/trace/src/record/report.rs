@@ -37,8 +37,9 @@ use flow::{
 pub(super) fn first_report(setup: &Setup, options: &RecordOptions) -> SessionReport {
     let RecordOptions { choice, buffer, sampling, queue_bytes, .. } = *options;
     let host = rustix::system::uname();
-    let report_of = |Target { process, libraries }: &Target| {
-        target_report(process.pid(), Some(process), libraries.clone())
+    let report_of = |Target { process, libraries, no_graph_launches }: &Target| TargetReport {
+        no_graph_launches: no_graph_launches.clone(),
+        ..target_report(process.pid(), Some(process), libraries.clone())
     };
     let (monotonic, realtime) = (now_ns(ClockId::Monotonic), now_ns(ClockId::Realtime));
     SessionReport {

@@ -47,6 +47,8 @@ pub(super) struct Wanted<'a> {
 pub struct Target {
     pub process: Process,
     pub libraries: Vec<usize>,
+    /// Why launches of CUDA graphs are not recorded.
+    pub no_graph_launches: Option<String>,
 }
 
 /// A library that a target has mapped, resolved.
@@ -123,20 +125,47 @@ impl Setup {
             return Err(error);
         }
         self.passed_over.extend(refused.iter().map(|error| format!("{error:#}")));
-        self.targets.push(Target { process, libraries });
+        let no_graph_launches = match self.driver_of(&process, wanted) {
+            Ok(driver) => {
+                libraries.extend(driver);
+                None
+            }
+            Err(why) => Some(format!("{why:#}")),
+        };
+        self.targets.push(Target { process, libraries, no_graph_launches });
         Ok(())
     }
+
+    /// Returns CUDA's driver in a process; none where launches of graphs are not asked for.
+    fn driver_of(&mut self, process: &Process, wanted: &Wanted<'_>) -> Result<Option<usize>> {
+        if wanted.options.choice.level == Level::Api {
+            return Ok(None);
+        }
+        let file = resolver::driver(process)?.context(NO_DRIVER)?;
+        let known = self.libraries.iter().position(|library| library.file.id == file.id);
+        if known.is_none() {
+            let library = LibraryInUse::resolve(file, wanted)?.with_probes(wanted.options.choice)?;
+            self.libraries.push(library);
+        }
+        Ok(Some(known.unwrap_or(self.libraries.len() - 1)))
+    }
 }
+
+/// Why a process launches no CUDA graphs that could be seen.
+pub(super) const NO_DRIVER: &str = "it has not mapped CUDA's driver, libcuda.so";
 
 impl Recording<'_> {
     /// Attaches every probe of every library to every named target that uses it.
     pub(super) fn attach_named(&mut self) -> Result<()> {
-        let Self { setup: Setup { targets, libraries, .. }, attachment, bindings, .. } = self;
+        let Self { setup: Setup { targets, libraries, .. }, attachment, bindings, report, .. } = self;
         let mut walks = Vec::new();
         for (index, library) in libraries.iter().enumerate() {
             walks.push(library.store_walks(index, attachment, bindings)?);
         }
-        for target in targets {
+        // What graphs launch comes last: there may not be cookies for all.
+        for (target, is_driver) in
+            [false, true].into_iter().flat_map(|of| targets.iter().map(move |it| (it, of)))
+        {
             let pid = target.process.pid();
             let number = NonZeroU32::new(pid).context("0 is not a process")?;
             if self.options.choice.returns
@@ -148,10 +177,18 @@ impl Recording<'_> {
                 let (Some(library), Some(walks)) = (libraries.get(index), walks.get(index)) else {
                     continue;
                 };
-                let whose = HostInfo { host: self.report.host.as_str().into(), pid };
+                if library.is_driver() != is_driver {
+                    continue;
+                }
+                let whose = HostInfo { host: report.host.as_str().into(), pid };
+                if is_driver && attachment.cookies_left() < library.cookies() {
+                    report.no_graph_launches(pid, "too many processes are traced in this session");
+                    continue;
+                }
                 let cookies = library.store_probes(walks, index, Some(&whose), attachment, bindings)?;
                 match library.link(&cookies, Some(number), attachment) {
                     Err(_) if target.process.has_exited() => break,
+                    Err(why) if is_driver => report.no_graph_launches(pid, &format!("{why:#}")),
                     links => attachment.keep(Some(index), links?),
                 }
             }
@@ -214,19 +251,33 @@ impl LibraryInUse {
     /// Identifies a library, before it is known whether it can be traced. It has no probes yet.
     pub(super) fn resolve(file: MappedLibrary, wanted: &Wanted<'_>) -> Result<Self> {
         let RecordOptions { choice, debug_files, .. } = wanted.options;
-        let what = if choice.returns || choice.level == Level::Api { What::Api } else { What::Ops };
+        let what = if file.is_driver() {
+            What::Driver
+        } else if choice.returns || choice.level == Level::Api {
+            What::Api
+        } else {
+            What::Ops
+        };
         let key = wanted.cache.and_then(|cache| Some((cache, CacheKey::new(file.id, what)?)));
         let known = key.as_ref().and_then(|(cache, key)| cache.load(key));
         let cached = known.is_some();
         let resolved = known.map_or_else(|| resolver::resolve(&file, what, debug_files), Ok);
-        let resolved = resolved.with_context(|| format!("reading the NCCL library `{}`", file.shown()))?;
+        let resolved = resolved.with_context(|| format!("reading the library `{}`", file.shown()))?;
         let to_keep = key.filter(|_| !cached).map(|(_, key)| key);
         let (probes, decoder) = (ProbeSet::default(), Arc::new(no_decoder()));
         Ok(Self { file, resolved, probes, decoder, cached, to_keep })
     }
 
+    /// Tells whether it is CUDA's driver.
+    pub fn is_driver(&self) -> bool {
+        self.file.is_driver()
+    }
+
     /// Compiles the library's probes. Fails if it cannot be traced.
     pub(super) fn with_probes(self, choice: ProbeChoice) -> Result<Self> {
+        if self.is_driver() {
+            return self.with_driver_probes();
+        }
         let Resolved { resolution, code, .. } = &self.resolved;
         let shown = self.file.shown();
         let context = || format!("reading the NCCL library `{shown}`");
@@ -273,6 +324,20 @@ impl LibraryInUse {
             communicator: CommunicatorPlaces::find(&resolution.layouts, 0).ok(),
         });
         Ok(Self { probes, decoder, ..self })
+    }
+
+    fn with_driver_probes(self) -> Result<Self> {
+        let Resolved { resolution, code, .. } = &self.resolved;
+        let mut probes = probe::of_driver(resolution);
+        if resolution.machine == Machine::X86_64 {
+            probes.refuse(|place| code.at(place, PLACE_BYTES).and_then(refuses_probe));
+        }
+        let is_launch = |probe: &Probe| probe.function.starts_with("cuGraphLaunch");
+        if !probes.probes.iter().any(is_launch) {
+            let why = probes.missing.first().map_or("it has no such function", |missing| &missing.why);
+            bail!("`cuGraphLaunch` of `{}` cannot be probed: {why}", self.file.shown());
+        }
+        Ok(Self { probes, ..self })
     }
 
     /// Gives the programs of its walks their cookies, which serve all processes.

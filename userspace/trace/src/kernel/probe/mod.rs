@@ -23,6 +23,7 @@
 
 mod api_probes;
 mod connector;
+mod graph_probes;
 mod launch_args;
 mod lookup;
 mod op_probes;
@@ -36,5 +37,6 @@ mod step_probes;
 mod walk_probes;
 mod walk_rows;
 
+pub use graph_probes::of_driver;
 pub use set::{Part, Probe, ProbeSet, WalkProgram, add_api_calls, add_api_returns, compile, take_stacks};
 pub use step_places::add_steps;

@@ -150,6 +150,18 @@ impl<'a> PlanBuilder<'a> {
         self.push(StepOp::Load, Step { dst: word.0, len, imm: offset, ..of(base) });
     }
 
+    /// Keeps a word for this thread and for its process.
+    pub(super) fn keep(&mut self, word: Slot) {
+        self.push(StepOp::Keep, of(word));
+    }
+
+    /// Takes the word that was kept for this thread, or for any of its process; 0: there is none.
+    pub(super) fn take(&mut self, of_process: bool) -> Slot {
+        let word = self.temp();
+        self.push(StepOp::Take, Step { dst: word.0, imm: i64::from(of_process), ..Step::default() });
+        word
+    }
+
     /// Adds a word, and a number, to a word that was reserved.
     pub(super) fn add_to(&mut self, word: Slot, other: Slot, number: i64) {
         self.push(StepOp::Scale, Step { dst: word.0, index: other.0, imm: 1, ..of(word) });
@@ -398,9 +410,9 @@ fn of(src: Slot) -> Step {
     Step { src: src.0, ..Step::default() }
 }
 
-/// Tells whether a step writes to the record.
+/// Tells whether a step writes to the record, or outside of the plan's words.
 fn writes(step: &Step) -> bool {
-    [StepOp::Emit, StepOp::Copy, StepOp::EmitAndCopy].iter().any(|op| *op as u8 == step.op)
+    [StepOp::Emit, StepOp::Copy, StepOp::EmitAndCopy, StepOp::Keep].iter().any(|op| *op as u8 == step.op)
 }
 
 /// Tells whether the kernel side accepts a step: its own, coarser, bounds must show that the bytes end within

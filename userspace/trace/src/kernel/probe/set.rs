@@ -4,6 +4,7 @@ use ncclflow_common::{FetchPlan, Walk};
 
 use super::{
     api_probes::{api_arguments, api_entry, api_line, api_return},
+    graph_probes::add_captures,
     launch_args,
     lookup::Compiled,
     op_probes::{api_call, proxy_op, proxy_peer},
@@ -89,6 +90,7 @@ pub fn compile(resolution: &Resolution, level: Level, wanted: Option<ProbeStrate
     if set.probes.is_empty() && wanted != Some(ProbeStrategy::Plan) {
         set = calls(resolution);
     }
+    add_captures(&mut set, resolution);
     if level == Level::Steps {
         add_steps(&mut set, resolution, None, StepDetail::Transitions);
     }
@@ -250,7 +252,7 @@ impl ProbeSet {
         functions
     }
 
-    fn add(
+    pub(super) fn add(
         &mut self,
         resolution: &Resolution,
         name: &str,
