@@ -49,7 +49,7 @@ pub(crate) fn how_to_measure(session: &SessionReport) -> Option<String> {
 
 /// Says why a recording has nothing. `of_calls`: it was to have calls of the API, and no ops.
 pub(crate) fn why_empty(of_calls: bool, read: &Read) -> String {
-    read.untold_launches().unwrap_or_else(|| {
+    read.untold_launches().or_else(|| read.unknown_replays()).unwrap_or_else(|| {
         let what = if of_calls { "nothing was called" } else { "no operation began and ended" };
         format!("{what} meanwhile; `ncclflow dump` says whether the processes wait")
     })

@@ -204,7 +204,8 @@ impl Sink for LiveStacks {
         }
         let row = &op.row;
         // An op has a row for each channel.
-        if !counts.seen.insert((op.rank, row.seq)) {
+        // Of a launch of its graph it has one.
+        if row.graph_launch.is_none() && !counts.seen.insert((op.rank, row.seq)) {
             return;
         }
         let called = Called {

@@ -56,6 +56,11 @@ pub fn nvml_double() -> Option<PathBuf> {
     Some(copy)
 }
 
+/// The double of CUDA's driver.
+pub fn cuda_double() -> Option<PathBuf> {
+    built("libcuda.so")
+}
+
 /// The profiler plugin.
 pub fn truth_profiler() -> Option<PathBuf> {
     built("libncclflow_truth_profiler.so")

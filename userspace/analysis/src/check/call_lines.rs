@@ -247,8 +247,8 @@ impl Sink for FolderLines {
         let (row, is_whole) = (&op.row, self.is_whole);
         let Some(rank) = self.rank(op.rank) else { return };
         // Replays of graphs count in NCCL before they are seen.
-        rank.is_counted &= is_whole || row.captured_seq.is_none();
-        if row.pattern.is_p2p() || !row.seq.is_multiple_of(2) {
+        rank.is_counted &= is_whole || row.captured_seq.is_none() || row.graph_launch.is_some();
+        if row.pattern.is_p2p() || row.graph_launch.is_some() || !row.seq.is_multiple_of(2) {
             return;
         }
         let line = CallLine { number: row.seq / 2, pid: row.pid, stack: row.stack, frames: None };

@@ -88,7 +88,8 @@ impl Collectives {
         rank.lost |= line.incomplete;
         rank.launches += u64::from(line.pattern.has_no_ops());
         // The lowest bit of a collective's is 0.
-        if !line.pattern.is_p2p() && line.seq.is_multiple_of(2) {
+        // A replay that a launch of its graph tells has the number of the captured op.
+        if !line.pattern.is_p2p() && line.graph_launch.is_none() && line.seq.is_multiple_of(2) {
             self.ran(line.rank, line.seq / 2, line.ts_ns, || Call::of(line), room);
         }
     }

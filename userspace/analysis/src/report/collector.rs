@@ -389,6 +389,12 @@ impl Collector {
         let code = op.row.stack.and_then(|stack| self.code.number(op.row.pid, stack));
         let (rank, seq, offset_ns) = (op.rank.rank, op.row.seq, self.offset_ns);
         let new = || OpTotals::new(comm, op, offset_ns, code);
+        if op.row.graph_launch.is_some() {
+            // It is whole, and has the number of the captured op.
+            self.closed.push(new());
+            self.count_closed();
+            return;
+        }
         if let Some(totals) = self.ops.get((comm, rank), seq, &mut self.closed, new) {
             totals.add_channel(op, offset_ns, code);
         }

@@ -143,8 +143,9 @@ impl Gathered {
             if rows.pairs.len() < MAX_PAIRS && pair.0 != pair.1 {
                 rows.pairs.insert(pair);
             }
-        } else if row.pattern.has_no_ops() {
-            // Ranks number these by themselves: nothing says which of them belong together.
+        } else if row.pattern.has_no_ops() || row.graph_launch.is_some() {
+            // Nothing says which of these belong together: ranks number them by themselves, and replays that only
+            // a launch tells have the numbers of what was captured.
         } else if rows.firsts.entry(row.rank).or_default().is_first(row.seq / 2) {
             if self.has_clock {
                 let wall_ns = row.ts_ns.saturating_add(self.offset_ns);

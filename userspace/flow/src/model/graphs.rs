@@ -367,3 +367,6 @@ fn condensed(record: &FlowRecord) -> FlowRecord {
         ..record.clone()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -277,6 +277,11 @@ fn summarize(outcome: &Outcome, output: Option<&Path>, args: &RecordArgs) {
     let nothing_known = counted([
         (model.plans.untold, "kernels on symmetric memory that the library's symbols do not name"),
         (model.plans.empty, "launches of a kind that ncclflow does not know"),
+        (
+            model.graphs.unknown,
+            "launches of CUDA graphs captured before the recording, or not seen to be made",
+        ),
+        (model.graphs.left_out, "replays of operations beyond those that have lines"),
     ]);
     if !nothing_known.is_empty() {
         tell!("launched, and no more is known of them: {}", nothing_known.join(", "));

@@ -1,7 +1,7 @@
 //! Rows from a recording, made in the same way as from live records.
 
 use flow::{
-    model::PlanCounters,
+    model::{GraphCounters, PlanCounters},
     recording::Session,
     session::{SessionReport, WindowIterations},
 };
@@ -62,6 +62,8 @@ pub struct Read {
     pub damage: Damage,
     /// Launches that were walked.
     pub plans: PlanCounters,
+    /// Launches of CUDA graphs.
+    pub graphs: GraphCounters,
 }
 
 impl Read {
@@ -77,10 +79,22 @@ impl Read {
         })
     }
 
+    /// Says how many launches of CUDA graphs were seen whose operations are not known; `None`: of all of them.
+    pub fn unknown_replays(&self) -> Option<String> {
+        let GraphCounters { launches, unknown, .. } = self.graphs;
+        (unknown > 0).then(|| {
+            format!(
+                "of {unknown} of {launches} launches of CUDA graphs it is not known what they replay: the graphs were \
+                 captured before the recording, or it was not seen what the executable holds"
+            )
+        })
+    }
+
     /// Returns notes for the reader about what was read, a sentence each.
     pub fn notes(&self) -> Vec<String> {
         let Self { undecodable, is_cut, damage, .. } = *self;
-        let untold = self.untold_launches();
+        let (untold, replays) = (self.untold_launches(), self.unknown_replays());
+        let too_many = self.graphs.left_out;
         let Damage { blocks, bytes, unknown, removed, removed_lasting, missing_segments } = damage;
         let notes = [
             (
@@ -114,6 +128,11 @@ impl Read {
             (unknown > 0, format!("{unknown} blocks and events are of a newer version, and were left out")),
             (undecodable > 0, format!("{undecodable} records could not be understood")),
             (untold.is_some(), untold.unwrap_or_default()),
+            (replays.is_some(), replays.unwrap_or_default()),
+            (
+                too_many > 0,
+                format!("{too_many} replayed operations have no line: CUDA graphs launched too many"),
+            ),
         ];
         notes.into_iter().filter(|(is_so, _)| *is_so).map(|(_, note)| note).collect()
     }
@@ -217,6 +236,7 @@ impl RecordedSession {
             is_cut,
             damage: reader.damage(),
             plans: pipeline.model_counters().plans,
+            graphs: pipeline.model_counters().graphs,
         })
     }
 }

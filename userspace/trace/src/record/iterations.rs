@@ -70,7 +70,7 @@ impl IterationLooker {
 impl Sink for IterationLooker {
     fn op(&mut self, op: &Op) {
         let row = &op.row;
-        if row.pattern.is_numbered_apart() {
+        if row.pattern.is_numbered_apart() || row.graph_launch.is_some() {
             return;
         }
         let name = row.coll_api.as_ref().or(row.coll.as_ref()).map_or("", |name| name.as_str());

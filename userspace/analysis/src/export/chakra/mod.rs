@@ -82,6 +82,7 @@ struct Totals {
     broadcasts_without_time: u64,
     without_size: u64,
     replays: u64,
+    launched_replays: u64,
 }
 
 #[derive(Debug)]
@@ -244,6 +245,10 @@ impl Chakra {
             self.totals.replays += u64::from(row.captured_seq.is_some());
             return Ok(());
         }
+        if row.graph_launch.is_some() {
+            self.totals.launched_replays += 1;
+            return Ok(());
+        }
         let is_p2p = row.pattern.is_p2p();
         let function: Name = match row.pattern {
             Pattern::Send => "Send".into(),
@@ -363,6 +368,10 @@ impl Chakra {
             (
                 totals.replays,
                 "ops on a channel are replays of CUDA graphs, which no call stands for: they have no node",
+            ),
+            (
+                totals.launched_replays,
+                "ops are replays of CUDA graphs of which only the graph's launch was seen: they have no node",
             ),
         ]));
         let last = self.ranks.keys().next_back().copied().unwrap_or(-1);

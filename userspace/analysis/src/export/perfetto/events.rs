@@ -92,6 +92,7 @@ impl PendingOp {
             ("outcome", outcome.and_then(text)),
             ("incomplete", row.incomplete.then_some(Value::Flag(true))),
             ("capturedSeq", row.captured_seq.map(Value::Unsigned)),
+            ("graphLaunch", row.graph_launch.map(Value::Unsigned)),
         ]
     }
 }

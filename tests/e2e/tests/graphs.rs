@@ -1,0 +1,178 @@
+//! Launches of CUDA graphs: what is recorded of replays, against what each rank has launched. The ranks capture,
+//! instantiate, launch, update and destroy graphs through a double of CUDA's driver; one of them before the recording.
+
+use ncclflow_e2e::harness::prelude::*;
+
+/// 2.21 sees ops call by call; 2.24 and 2.27 differ in how NCCL ties its plans to a graph.
+const VERSIONS: [&str; 4] = ["2.21.5-cu12", "2.24.3-cu12", "2.27.5-cu12", "2.32.3-cu12"];
+
+const SHARED_MEMORY: &str = "--env NCCL_SHM_DISABLE=0";
+
+/// Starts a job that has captured its first graph, and waits for the word.
+fn job(version: &str, options: &str) -> Option<World> {
+    let cuda = programs::cuda_double()?;
+    let workload = format!("--mode processes --graphs {{}}/graphs --cuda {} {options}", cuda.display());
+    let world = World::start(version, &workload)?;
+    world.bed.go().unwrap();
+    let is_ready = || (0..2).all(|rank| world.path(&format!("graphs.ready.{rank}")).exists());
+    wait_until("each rank has captured a graph", Duration::from_mins(1), is_ready);
+    Some(world)
+}
+
+/// What the ranks say that they have launched.
+fn truths(world: &World) -> Vec<Value> {
+    (0..2).map(|rank| read_json(&world.path(&format!("graphs.{rank}")))).collect()
+}
+
+/// By operation, how often each rank ran it, as one says: function and elements.
+type Counts = BTreeMap<String, u64>;
+
+fn replayed(truth: &Value) -> Counts {
+    let all = truth["replayed"].as_object().unwrap().iter();
+    let each = all.flat_map(|(name, times)| {
+        let (function, elements) = name.split_once(' ').unwrap();
+        let functions = if function == "SendRecv" { vec!["Send", "Recv"] } else { vec![function] };
+        functions.into_iter().map(move |function| (format!("{function} {elements}"), times.as_u64().unwrap()))
+    });
+    each.collect()
+}
+
+fn operation(version: &str, line: &Value) -> String {
+    let function = text(&line["coll"]);
+    let count = line["count"].as_u64();
+    let elements = match function {
+        // The count is that of the call; later NCCL has made bytes of it.
+        _ if version.starts_with("2.21") => count,
+        "Send" | "Recv" => line["bytes"].as_u64().map(|bytes| bytes / 4),
+        "AllGather" => count.map(|bytes| bytes / 4),
+        _ => count,
+    };
+    format!("{function} {}", elements.unwrap())
+}
+
+/// The lines of a rank's ops.
+fn ops(world: &World, rank: usize) -> Vec<Value> {
+    let files = exported::files_below(&world.out());
+    let wanted = format!("proxy_flow_rank{rank}.jsonl");
+    let of_rank = files.iter().filter(|(name, _)| name.to_string_lossy().ends_with(&wanted));
+    of_rank.flat_map(|(_, content)| lines(str::from_utf8(content).unwrap())).collect()
+}
+
+fn check_counts(session: &Value, truths: &[Value], ops: u64) {
+    let graphs = &session["model"]["graphs"];
+    let all = |key: &str| truths.iter().map(|truth| truth[key].as_u64().unwrap()).sum::<u64>();
+    let (launches, unknown, without) = (all("launches"), all("unknown"), all("without_ops"));
+    let replays = launches - unknown - without;
+    assert_eq!(
+        *graphs,
+        json!({ "launches": launches, "replays": replays, "unknown": unknown, "without_ops": without,
+            "ops": ops, "left_out": 0 })
+    );
+    // One hit a launch.
+    let of_launches = |probe: &&Value| text(&probe["function"]).starts_with("cuGraphLaunch");
+    let hits: u64 =
+        list(&session["probes"]).iter().filter(of_launches).map(|probe| number(&probe["hits"])).sum();
+    assert_eq!(hits, launches);
+}
+
+#[test]
+fn replays_without_a_proxy_are_known_by_the_launches_of_their_graphs() {
+    for version in VERSIONS {
+        let Some(mut world) = job(version, SHARED_MEMORY) else { return };
+        let recorder = world.record("");
+        world.touch("graphs");
+        world.bed.end();
+        recorder.end().unwrap();
+        let truths = truths(&world);
+        let mut in_all = 0;
+        for (rank, truth) in truths.iter().enumerate() {
+            let mut recorded = Counts::new();
+            let ops = ops(&world, rank);
+            let seqs: BTreeSet<u64> =
+                ops.iter().filter(|line| line["planned"] == true).map(|line| number(&line["seq"])).collect();
+            for line in ops.iter().filter(|line| line["graphLaunch"].is_u64()) {
+                *recorded.entry(operation(version, line)).or_default() += 1;
+                in_all += 1;
+                assert_eq!(
+                    (&line["planned"], &line["posted"], &line["peers"]),
+                    (&json!(false), &json!(false), &json!([]))
+                );
+                assert!(line["seq"] == line["capturedSeq"] && seqs.contains(&number(&line["seq"])), "{line}");
+            }
+            assert_eq!(recorded, replayed(truth), "{version}, rank {rank}");
+            let launches: BTreeSet<u64> =
+                ops.iter().filter_map(|line| line["graphLaunch"].as_u64()).collect();
+            let known =
+                number(&truth["launches"]) - number(&truth["unknown"]) - number(&truth["without_ops"]);
+            assert_eq!(launches.len() as u64, known, "{version}");
+        }
+        let session = world.session();
+        check_counts(&session, &truths, in_all);
+        assert_no_loss(&session);
+    }
+}
+
+#[test]
+fn replays_that_the_proxy_gets_are_not_counted_twice() {
+    for version in VERSIONS {
+        let Some(mut world) = job(version, "") else { return };
+        let recorder = world.record("");
+        world.touch("graphs");
+        world.bed.end();
+        recorder.end().unwrap();
+        let truths = truths(&world);
+        for (rank, truth) in truths.iter().enumerate() {
+            let mut posted: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+            for line in ops(&world, rank) {
+                assert!(line["graphLaunch"].is_null(), "{version}: {line}");
+                // Of a graph that was captured before, 2.21 does not tell elements.
+                if line["posted"] == true && line["count"].as_u64().or(line["bytes"].as_u64()).is_some() {
+                    posted.entry(operation(version, &line)).or_default().insert(number(&line["seq"]));
+                }
+            }
+            for (name, times) in replayed(truth) {
+                // Beside them: a call outside of graphs, the graph that was captured before, and the launch behind
+                // an update that was refused.
+                let others = match name.as_str() {
+                    "AllReduce 1024" if version.starts_with("2.21") => 1,
+                    "AllReduce 1024" => 1 + 5,
+                    "AllReduce 16384" => 1,
+                    _ => 0,
+                };
+                assert_eq!(posted[&name].len() as u64, times + others, "{version}, rank {rank}: {name}");
+            }
+        }
+        let session = world.session();
+        check_counts(&session, &truths, 0);
+        assert_no_loss(&session);
+    }
+}
+
+#[test]
+fn of_a_whole_node_the_driver_is_probed_only_in_jobs_of_nccl() {
+    let Some(mut world) = job("2.27.5-cu12", SHARED_MEMORY) else { return };
+    let pids: BTreeSet<u32> = world.bed.ready.pids.iter().copied().collect();
+    let recorder = Recorder::start_all(&world.ncclflow, &world.out(), &["--comm", "ncclflow-bed"]).unwrap();
+    let is_followed = || {
+        let session = session_so_far(&world.out());
+        let targets = list(&session["targets"]).iter();
+        targets.filter(|target| list(&target["libraries"]).len() == 2).count() == pids.len()
+    };
+    wait_until("both ranks are followed", Duration::from_mins(1), is_followed);
+    world.touch("graphs");
+    world.bed.end();
+    recorder.interrupt().unwrap();
+    let truths = truths(&world);
+    let in_all = truths.iter().flat_map(|truth| replayed(truth).into_values()).sum();
+    check_counts(&world.session(), &truths, in_all);
+}
+
+#[test]
+fn who_has_no_driver_is_told_so() {
+    let Some(mut world) = World::start("2.27.5-cu12", SHARED_MEMORY) else { return };
+    world.record_all("");
+    let session = world.session();
+    let said = text(&session["targets"][0]["no_graph_launches"]);
+    assert!(said.contains("libcuda.so"), "{said}");
+    assert_eq!(session["model"]["graphs"]["launches"], 0);
+}
