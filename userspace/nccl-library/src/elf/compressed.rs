@@ -6,7 +6,7 @@ use std::{io::Read, sync::OnceLock};
 use object::{LittleEndian as Little, elf, pod};
 use ruzstd::decoding::StreamingDecoder;
 
-use super::Budget;
+use super::{Budget, ErrorKind};
 
 /// Bytes of the header of a section named `.zdebug_…`: `ZLIB`, and the size, big-endian.
 const GNU_HEADER: usize = 12;
@@ -35,12 +35,7 @@ pub(super) struct Compressed {
 }
 
 /// Reason why contents cannot be had.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
-    Unsupported(String),
-    Malformed(String),
-    TooLarge(String),
-}
+pub(super) type Refusal = (ErrorKind, String);
 
 impl Compressed {
     /// Reads the header of a section with `SHF_COMPRESSED`, which is stored in `length` bytes at `offset`.
@@ -76,26 +71,27 @@ impl Compressed {
     pub(super) fn wanted(&self) -> Result<Option<(u64, u64)>, Refusal> {
         match self.format {
             _ if self.contents.get().is_some() => Ok(None),
-            Format::Other(number) => Err(Refusal::Unsupported(format!(
-                "the section is compressed by a method (number {number}) that is not known"
-            ))),
-            _ if self.size > MAX_INFLATED => Err(Refusal::TooLarge(format!(
-                "{} bytes, once decompressed, are more than the limit of {MAX_INFLATED}",
-                self.size
-            ))),
+            Format::Other(number) => Err((
+                ErrorKind::Unsupported,
+                format!("the section is compressed by a method (number {number}) that is not known"),
+            )),
+            _ if self.size > MAX_INFLATED => Err((
+                ErrorKind::TooLarge,
+                format!("{} bytes, once decompressed, are more than the limit of {MAX_INFLATED}", self.size),
+            )),
             _ => Ok(Some((self.offset, self.length))),
         }
     }
 
     /// Decompresses what was read from the file. Takes the memory from the budget.
     pub(super) fn inflate(&self, stored: &[u8], place: &str, budget: &mut Budget) -> Result<(), Refusal> {
-        let too_large = |_| Refusal::TooLarge(format!("no memory for {} bytes", self.size));
-        budget.take_memory(self.size, place).map_err(|error| Refusal::TooLarge(error.to_string()))?;
+        let too_large = |_| (ErrorKind::TooLarge, format!("no memory for {} bytes", self.size));
+        budget.take_memory(self.size, place).map_err(|error| (ErrorKind::TooLarge, error.to_string()))?;
         let size = usize::try_from(self.size).unwrap_or(usize::MAX);
         let mut contents = Vec::new();
         contents.try_reserve_exact(size).map_err(too_large)?;
         let malformed = |what: &dyn std::fmt::Display| {
-            Refusal::Malformed(format!("its compressed contents cannot be read: {what}"))
+            (ErrorKind::Malformed, format!("its compressed contents cannot be read: {what}"))
         };
         // One byte more tells of contents that are longer than they say.
         let most = self.size.saturating_add(1);
@@ -168,10 +164,10 @@ mod tests {
         let bomb = zlib(&vec![0; 64 << 20]);
         let of = |size| Compressed::with_header(&header(elf::ELFCOMPRESS_ZLIB, size), 0, 1000).unwrap();
         let refused = |size, stored: &[u8]| inflated(&of(size), stored).unwrap_err();
-        assert!(matches!(refused(1000, &bomb), Refusal::Malformed(_)));
-        assert!(matches!(refused(u64::MAX, &bomb), Refusal::TooLarge(_)));
-        assert!(matches!(refused(1000, &zlib(b"short")), Refusal::Malformed(_)));
-        assert!(matches!(refused(1000, b"no zlib at all"), Refusal::Malformed(_)));
+        assert!(matches!(refused(1000, &bomb), (ErrorKind::Malformed, _)));
+        assert!(matches!(refused(u64::MAX, &bomb), (ErrorKind::TooLarge, _)));
+        assert!(matches!(refused(1000, &zlib(b"short")), (ErrorKind::Malformed, _)));
+        assert!(matches!(refused(1000, b"no zlib at all"), (ErrorKind::Malformed, _)));
         for kind in [elf::ELFCOMPRESS_ZSTD, 7] {
             let other = Compressed::with_header(&header(kind, 10), 0, 1000).unwrap();
             assert!(inflated(&other, &zlib(b"0123456789")).is_err());
@@ -188,6 +184,6 @@ mod tests {
         let stored = zlib(&vec![7; 100 << 20]);
         assert_eq!(of().inflate(&stored, "a section", &mut budget), Ok(()));
         assert_eq!(of().inflate(&stored, "a section", &mut budget), Ok(()));
-        assert!(matches!(of().inflate(&stored, "a section", &mut budget), Err(Refusal::TooLarge(_))));
+        assert!(matches!(of().inflate(&stored, "a section", &mut budget), Err((ErrorKind::TooLarge, _))));
     }
 }

@@ -230,12 +230,7 @@ impl Image {
         piece.map(Box::from).ok_or_else(|| self.malformed(&section.name, "shorter than it says"))
     }
 
-    fn refused(&self, section: &Section, refusal: Refusal) -> Error {
-        let (kind, what) = match refusal {
-            Refusal::Unsupported(what) => (ErrorKind::Unsupported, what),
-            Refusal::Malformed(what) => (ErrorKind::Malformed, what),
-            Refusal::TooLarge(what) => (ErrorKind::TooLarge, what),
-        };
+    fn refused(&self, section: &Section, (kind, what): Refusal) -> Error {
         let error = Error::new(kind, self.place(&section.name), what);
         match kind {
             ErrorKind::Unsupported => {
