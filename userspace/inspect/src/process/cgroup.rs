@@ -12,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::cgroup_folders::HOST;
 use flow::identity::{CgroupHolder, cgroup_names, hierarchies};
 
 /// Permission to write for others than the owner.
@@ -31,7 +32,8 @@ pub(super) struct Cgroupfs {
 impl Default for Cgroupfs {
     /// Where systemd mounts them; then the same of the host, where ours are those of a container.
     fn default() -> Self {
-        Self { places: vec!["/sys/fs/cgroup".into(), "/proc/1/root/sys/fs/cgroup".into()], root: 0 }
+        let roots = std::iter::once("/").chain(HOST);
+        Self { places: roots.map(|root| Path::new(root).join("sys/fs/cgroup")).collect(), root: 0 }
     }
 }
 

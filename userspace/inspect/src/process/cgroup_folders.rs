@@ -13,7 +13,7 @@ use std::{
 const MAX_FOLDERS: usize = 20_000;
 
 /// Where the host's files are: the first process may not let itself be looked at, the kernel's first thread does.
-const HOST: [&str; 2] = ["/proc/1/root", "/proc/2/root"];
+pub(super) const HOST: [&str; 2] = ["/proc/1/root", "/proc/2/root"];
 
 /// Folder of the host's root and of our own by hierarchy; `None`: it is not found.
 static OWN: Mutex<BTreeMap<PathBuf, Option<[PathBuf; 2]>>> = Mutex::new(BTreeMap::new());
