@@ -1,6 +1,9 @@
 //! Peers of connections: the connectors in `channels[].peers[]`, each with its `ncclProxyConnection`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    ops::Range,
+};
 
 use super::{
     ConnectionReport, RankReport,
@@ -64,7 +67,7 @@ impl ConnectionLayout {
         comm: &RankReport,
         channel: u32,
     ) -> Result<Peers, ReadError> {
-        let peers = peer_structs(memory, layout, comm, channel)?;
+        let peers = peer_structs(memory, layout, comm, channel, 0..comm.n_ranks)?;
         let [Some(connection), ..] = self.connector else { return Ok(Peers::new()) };
         let mut places = Vec::new();
         let mut ranks = Vec::new();
@@ -160,15 +163,19 @@ fn some_peers(
     Ok(peers.filter(|(_, peer)| *peer != 0).collect())
 }
 
-/// Reads `channel->peers[rank]` for all ranks; none of a channel that is not set up.
+/// Reads `channel->peers[rank]` for these ranks, which the communicator has; none of a channel that is not set up.
 pub(super) fn peer_structs(
     memory: Memory<'_>,
     layout: &CommLayout,
     comm: &RankReport,
     channel: u32,
+    ranks: Range<u32>,
 ) -> Result<Vec<u64>, ReadError> {
     let array = peer_array(memory, layout, comm, channel)?;
-    array.map_or_else(|| Ok(Vec::new()), |array| memory.words(RuntimeAddr(array), u64::from(comm.n_ranks)))
+    let Some(first) = array.and_then(|array| array.checked_add(8 * u64::from(ranks.start))) else {
+        return Ok(Vec::new());
+    };
+    memory.words(RuntimeAddr(first), u64::from(ranks.end.saturating_sub(ranks.start)))
 }
 
 /// Reads `channel->peers`; `None` of a channel that is not set up.

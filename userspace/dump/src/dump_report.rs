@@ -143,13 +143,9 @@ impl ProcessReport {
     /// those that a launcher told their ranks, both are; the launcher itself was told none.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let is_here = self.host == other.host;
-        let owner = |process: &Self| {
-            let owner = process.owner.clone()?;
-            let here = |name: Option<String>| name.filter(|_| is_here);
-            Some(Owner { container: here(owner.container), pod: here(owner.pod), ..owner })
-        };
-        (owner(self), &self.name, self.job_rank.is_some())
-            == (owner(other), &other.name, other.job_rank.is_some())
+        let owner = self.owner.as_ref().map(|owner| owner.compared(is_here));
+        owner == other.owner.as_ref().map(|owner| owner.compared(is_here))
+            && (&self.name, self.job_rank.is_some()) == (&other.name, other.job_rank.is_some())
     }
 
     /// Returns the calls of NCCL's API that threads are in and do not come out of, with the threads.

@@ -52,6 +52,12 @@ impl Owner {
         }
     }
 
+    /// Returns what the owners of processes of one job have in common; `is_here`: the processes are on one host.
+    pub(super) fn compared(&self, is_here: bool) -> impl PartialEq + use<'_> {
+        let Self { uid, user, job, container, pod } = self;
+        (uid, user, job, is_here.then_some((container, pod)))
+    }
+
     /// Returns the user's name, where the host has one.
     fn known_user(&self) -> Option<&str> {
         (self.user != self.uid.to_string()).then_some(&*self.user)

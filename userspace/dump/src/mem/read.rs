@@ -30,7 +30,7 @@ const MAX_CHANNELS: u64 = 64;
 /// Bound of the peers of a process's channels that are looked at: 64 channels of 16,384 ranks.
 const MAX_PEERS: usize = 1 << 20;
 /// Number of peers that are read at once.
-const PEERS_AT_ONCE: usize = 1 << 10;
+const PEERS_AT_ONCE: u16 = 1 << 10;
 /// Bound of the connections of a process that are counted.
 const MAX_CONNECTIONS: usize = 1 << 16;
 /// Time for the connections of a process.
@@ -189,12 +189,17 @@ impl MemLayout {
             if bound.is_some() {
                 break;
             }
-            for peers in peer_structs(memory, layout, rank, channel)?.chunks(PEERS_AT_ONCE) {
+            for first in (0..rank.n_ranks).step_by(PEERS_AT_ONCE.into()) {
                 bound = seen.bound();
                 if bound.is_some() {
                     break;
                 }
-                for (transport, purpose, bytes) in self.connections(memory, peers, sizes, seen)? {
+                let ranks = first..rank.n_ranks.min(first.saturating_add(PEERS_AT_ONCE.into()));
+                let peers = peer_structs(memory, layout, rank, channel, ranks)?;
+                if peers.is_empty() {
+                    break;
+                }
+                for (transport, purpose, bytes) in self.connections(memory, &peers, sizes, seen)? {
                     add(transport, purpose, bytes);
                 }
             }
@@ -413,7 +418,7 @@ mod tests {
         let host: u64 = of(Transport::Net).filter_map(|(.., bytes)| Some(bytes.as_ref()?.host)).sum();
         assert_eq!(host, 100 * 100 + 30);
         // As many as are looked at, all of them one, take less than their time.
-        for peers in vec![all[0]; MAX_PEERS - all.len()].chunks(PEERS_AT_ONCE) {
+        for peers in vec![all[0]; MAX_PEERS - all.len()].chunks(PEERS_AT_ONCE.into()) {
             let again = layout().connections(Memory::new(&process), peers, [1, 2, 3], &mut seen).unwrap();
             assert!(again.is_empty());
         }
