@@ -1,4 +1,4 @@
-//! What a rank does instead of its next operation, on its first thread, for the rest of the run: it computes, writes a
+//! What a rank does instead of its next operation, on the thread that launches, for the rest of the run: it computes, writes a
 //! file, as for a checkpoint, or waits for something else.
 
 use std::hint::black_box;
@@ -13,12 +13,7 @@ use crate::options::Options;
 pub(crate) fn go(options: &Options, rank: u32, ops: Range<u64>, deadline: Instant) -> Result<()> {
     let is_now = |at: &(u32, u64)| at.0 == rank && ops.contains(&at.1);
     if options.busy.as_ref().is_some_and(is_now) {
-        let mut value = 1_u64;
-        while Instant::now() < deadline {
-            for _ in 0..100_000 {
-                value = black_box(value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
-            }
-        }
+        compute(deadline);
     }
     if options.ends_thread.as_ref().is_some_and(is_now) {
         std::thread::Builder::new().name("loader".to_owned()).spawn(move || {
@@ -52,6 +47,16 @@ pub(crate) fn go(options: &Options, rank: u32, ops: Range<u64>, deadline: Instan
         }
     }
     Ok(())
+}
+
+/// Computes until the time is up.
+pub(crate) fn compute(deadline: Instant) {
+    let mut value = 1_u64;
+    while Instant::now() < deadline {
+        for _ in 0..100_000 {
+            value = black_box(value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+        }
+    }
 }
 
 /// Sleeps until a child ends that this makes, and that waits for ever: as after vfork(2), in state D.

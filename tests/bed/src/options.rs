@@ -207,6 +207,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
     pub(crate) polls: Option<(u32, u64)>,
 
+    /// This rank runs its operations in a thread of its own, for which its first thread waits
+    #[arg(long, value_name = "RANK")]
+    pub(crate) worker: Option<u32>,
+
+    /// This rank has a thread that does nothing with NCCL, and spins
+    #[arg(long, value_name = "RANK")]
+    pub(crate) spinner: Option<u32>,
+
     /// RANK@N: before its operation N this rank aborts its communicators, and sleeps
     #[arg(long, value_name = "RANK@N", value_parser = parse_absent)]
     pub(crate) leaves: Option<(u32, u64)>,

@@ -5,9 +5,10 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::controller;
+use crate::elsewhere;
 use crate::link::{Command, Event, Link, Report};
 use crate::nccl_api::CommHandle;
 use crate::options::{Mode, Options};
@@ -92,7 +93,22 @@ fn live(options: &Options, nccl: &Nccl, rank: u32, link: &mut impl Link) -> Resu
                 abort_all(nccl, comms);
             }
         });
-        let result = workload::run(options, nccl, rank, comms, deadline, &mut report);
+        if options.spinner == Some(rank) {
+            let spin = move || elsewhere::compute(deadline);
+            thread::Builder::new().name("service".to_owned()).spawn(spin)?;
+        }
+        let mut work = || {
+            device::set_current(options.device_of(rank) as i32);
+            workload::run(options, nccl, rank, comms, deadline, &mut report)
+        };
+        let result = if options.worker == Some(rank) {
+            thread::scope(|scope| {
+                let worker = thread::Builder::new().name("worker".to_owned()).spawn_scoped(scope, work)?;
+                worker.join().unwrap_or_else(|_| Err(anyhow!("the worker panicked")))
+            })
+        } else {
+            work()
+        };
         // Fails only if the watchdog has ended already.
         let _ended = finished.send(());
         if report.timed_out || (result.is_err() && aborted.load(Ordering::SeqCst)) {

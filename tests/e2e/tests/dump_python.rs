@@ -15,10 +15,13 @@ use test_support::{
 
 const RANKS: u32 = 3;
 
-fn start(python: &Path, nccl: &Path, folder: &Path) -> Option<Vec<Killed>> {
+fn start(python: &Path, nccl: &Path, folder: &Path, in_thread: bool) -> Option<Vec<Killed>> {
     let (bed, nvml) = (programs::bed_library()?, programs::nvml_double()?);
-    let rank =
-        |rank| start_rank(Command::new(python), [&bed, nccl, &nvml], folder, (rank, RANKS), &[]).unwrap();
+    let rank = |rank| {
+        let mut command = Command::new(python);
+        command.envs(in_thread.then_some(("IN_THREAD", "1")));
+        start_rank(command, [&bed, nccl, &nvml], folder, (rank, RANKS), &[]).unwrap()
+    };
     Some((0..RANKS).map(|number| Killed(rank(number))).collect())
 }
 
@@ -61,7 +64,7 @@ fn frames(of: &Value) -> Vec<(String, String, u64)> {
 fn check(python: &Interpreter, version: &str) -> Option<()> {
     let (ncclflow, nccl) = (programs::ncclflow()?, programs::nccl(version)?);
     let folder = tempfile::tempdir().unwrap();
-    let ranks = start(&python.program, &nccl, folder.path())?;
+    let ranks = start(&python.program, &nccl, folder.path(), false)?;
     let pids = pid_list(&ranks);
     let mut dump = stuck(&ncclflow, &pids);
     if !is_at_rest(&dump) {
@@ -109,6 +112,33 @@ fn the_line_of_the_rank_that_did_not_join_is_named() {
             return;
         }
     }
+}
+
+/// The first thread of each rank waits for another one, which calls NCCL; a thread of the absent rank spins beside them.
+#[test]
+fn the_line_of_a_rank_that_works_in_another_thread_is_that_threads() {
+    let (Some(pythons), true) = (need_pythons(), root()) else { return };
+    let (Some(nccl), Some(ncclflow)) = (programs::nccl("2.27.5-cu12"), programs::ncclflow()) else { return };
+    let Some(python) = pythons.last() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let Some(ranks) = start(&python.program, &nccl, folder.path(), true) else { return };
+    let dump = stuck(&ncclflow, &pid_list(&ranks));
+    let line = line_of("stays here");
+    check_culprit(&dump, ABSENT, &format!("), which calls NCCL, is at train.py:{line} in load_batch"));
+    check_culprit(
+        &dump,
+        ABSENT,
+        &format!("called from train.py:{} in serve; thread ", line_of("waits for it")),
+    );
+    let json: Value = serde_json::from_str(&dump.text).unwrap();
+    let absent = ranks[ABSENT as usize].pid();
+    let process = list(&json["processes"]).iter().find(|process| process["pid"] == absent).unwrap();
+    // Its other threads have not called NCCL, or are NCCL's.
+    let [caller] = list(&process["ncclCallers"]) else { panic!("{process:#}") };
+    let of_worker = list(&process["python"]["threads"]).iter().find(|thread| thread["tid"] == caller["tid"]);
+    let functions: Vec<String> =
+        frames(of_worker.unwrap()).into_iter().map(|(function, ..)| function).take(2).collect();
+    assert_eq!(functions, ["load_batch", "main"]);
 }
 
 /// A job before its first communicator: two ranks are in torch's set-up, and one is elsewhere.

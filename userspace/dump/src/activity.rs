@@ -1,16 +1,18 @@
 //! Progress of a process outside NCCL, between the readings: processor time of the threads that run the
-//! program, input and output, and the places where its first thread sleeps.
+//! program, the places where they sleep, and input and output.
+//!
+//! Those threads are the first one, PyTorch's for the backward pass, and those that have called NCCL. Others
+//! serve the program, and may run while it stands.
 
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use inspect::process::{Process, printable, read_text, run_times, stat_field, status_field, turns};
+use inspect::process::{
+    Process, printable, read_text, run_times, stat_field, stat_name, status_field, turns,
+};
 
-use crate::thread_roles::{Launching, MAX_THREADS};
+use crate::thread_roles::{Launching, MAX_THREADS, Roles};
 
 /// Part of the time. A thread that ran, or waited for a processor, for so long computes. One that wakes up to
 /// look for something does not.
@@ -42,19 +44,20 @@ const READS: f64 = 65_536.0;
 pub struct Activity {
     /// Seconds between the first reading and the last.
     pub seconds: f64,
-    /// Processor time of the first thread, and of PyTorch's threads for the backward pass.
+    /// Processor time of the threads that run the program: the first, PyTorch's for the backward pass, and
+    /// those that have called NCCL.
     pub cpu_seconds: Option<f64>,
     /// Time for which these threads were ready to run, and waited for a processor.
     pub ready_seconds: Option<f64>,
-    /// Number of times that the first thread went to sleep.
+    /// Number of times that one of these threads went to sleep.
     pub sleeps: Option<u64>,
     /// Bytes that the process read and wrote by read(2), write(2) and their like: files and pipes, and
     /// sockets that are used so. NCCL's are not; those of torch's store, if this process has it, are left out.
     pub io_bytes: Option<u64>,
-    /// The first thread slept in other places at some readings.
+    /// One of these threads slept in other places at some readings.
     pub is_elsewhere: bool,
-    /// The first thread, one of PyTorch's for the backward pass, or one of NCCL's that moves ops was ready to
-    /// run at all readings, and got no processor; or any thread was, and none of the process ran.
+    /// One of these threads, or of NCCL's that move ops was ready to run at all readings, and got no
+    /// processor; or any thread was, and none of the process ran.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_starved: bool,
     /// Kernel function in which the first thread was at all readings, asleep so that no signal wakes it
@@ -87,7 +90,7 @@ impl Activity {
         if bytes >= READS * seconds {
             return Some(format!("it read and wrote {:.1} MiB in {seconds:.1} s", bytes / 1_048_576.0));
         }
-        self.is_elsewhere.then(|| format!("its first thread moved within {seconds:.1} s"))
+        self.is_elsewhere.then(|| format!("a thread of its program moved within {seconds:.1} s"))
     }
 }
 
@@ -95,8 +98,8 @@ impl Activity {
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     at: Instant,
-    /// Nanoseconds on a processor, and waiting for one, by thread that runs the program.
-    cpu: Vec<(u32, [u64; 2])>,
+    /// Threads that run the program.
+    program: Vec<ProgramThread>,
     /// Threads that are ready to run.
     ready: Vec<Ready>,
     /// Clock ticks for which all threads ran.
@@ -104,9 +107,17 @@ pub(super) struct Sample {
     /// Kernel function of the first thread, while no signal can wake it.
     uninterruptible_in: Option<String>,
     io: Option<u64>,
-    /// Number of times that the first thread has gone to sleep.
+}
+
+/// A thread that runs the program.
+#[derive(Clone, Debug)]
+struct ProgramThread {
+    tid: u32,
+    /// Nanoseconds on a processor, and waiting for one.
+    times: Option<[u64; 2]>,
+    /// Number of times that it has gone to sleep.
     sleeps: Option<u64>,
-    /// System call, stack pointer and program counter of the first thread, while it sleeps.
+    /// System call, stack pointer and program counter, while it sleeps.
     place: Option<String>,
 }
 
@@ -123,30 +134,41 @@ struct Ready {
 }
 
 impl Sample {
-    /// Looks at a process. `proxies`: its threads that move ops in flight.
-    pub(super) fn take(process: &Process, proxies: &BTreeSet<u32>) -> Self {
+    fn program_thread(&self, tid: u32) -> Option<&ProgramThread> {
+        self.program.iter().find(|thread| thread.tid == tid)
+    }
+
+    /// Looks at a process, with the roles of its threads.
+    pub(super) fn take(process: &Process, roles: &Roles) -> Self {
         let folder = process.proc_path();
         let first = process.pid();
         let of_task = |tid: u32, file: &str| read_text(process.task_path(tid).join(file));
-        let (mut cpu, mut ready, mut of_store) = (Vec::new(), Vec::new(), 0);
+        let (mut program, mut ready, mut of_store) = (Vec::new(), Vec::new(), 0);
         let mut launching = Launching::default();
         for tid in process.thread_ids().take(MAX_THREADS) {
             let Ok(stat) = of_task(tid, "stat") else { continue };
-            let name = name_of(&stat).unwrap_or_default();
+            let name = stat_name(&stat).unwrap_or_default();
             if name.starts_with(STORE) {
                 of_store += of_task(tid, "io").ok().and_then(|text| io_bytes(&text)).unwrap_or(0);
             }
-            let is_program = launching.has(tid == first, name);
+            let is_program = launching.has(tid == first, name) || roles.callers.contains(&tid);
             let is_ready = state_of(&stat) == Some("R");
-            if (is_program || is_ready)
-                && let Ok(schedstat) = of_task(tid, "schedstat")
-                // A kernel without these counts says 0, also of a thread that runs.
-                && let Some(times) = run_times(&schedstat).filter(|times| *times != [0, 0])
-            {
-                cpu.extend(is_program.then_some((tid, times)));
-                let is_needed = is_program || proxies.contains(&tid);
-                let turns = turns(&schedstat).unwrap_or(0);
-                ready.extend(is_ready.then_some(Ready { tid, ran: times[0], turns, is_needed }));
+            if !is_program && !is_ready {
+                continue;
+            }
+            // A kernel without these counts says 0, also of a thread that runs.
+            let schedstat = of_task(tid, "schedstat").unwrap_or_default();
+            let times = run_times(&schedstat).filter(|times| *times != [0, 0]);
+            let is_needed = is_program || roles.proxies.contains(&tid);
+            if let Some([ran, _]) = times.filter(|_| is_ready) {
+                ready.push(Ready { tid, ran, turns: turns(&schedstat).unwrap_or(0), is_needed });
+            }
+            if is_program {
+                let status = of_task(tid, "status").unwrap_or_default();
+                let sleeps = status_field(&status, "voluntary_ctxt_switches");
+                let sleeps = sleeps.and_then(|count| count.parse().ok());
+                let place = of_task(tid, "syscall").ok().and_then(|text| place_of(&text));
+                program.push(ProgramThread { tid, times, sleeps, place });
             }
         }
         let ticks = read_text(folder.join("stat")).ok().and_then(|stat| ticks_of(&stat));
@@ -156,19 +178,20 @@ impl Sample {
             is_asleep.then(|| printable(&wchan().unwrap_or_else(|| "an unknown function".to_owned())));
         let io = read_text(folder.join("io")).ok().and_then(|text| io_bytes(&text));
         let io = io.map(|all| all.saturating_sub(of_store));
-        // The first thread's number (fs/proc/array.c, task_context_switch_counts).
-        let status = read_text(folder.join("status")).unwrap_or_default();
-        let sleeps = status_field(&status, "voluntary_ctxt_switches").and_then(|count| count.parse().ok());
-        let place = read_text(folder.join("syscall")).ok().filter(|text| !text.starts_with("running"));
-        // The call's arguments change when the thread waits for the same thing again, for the rest of a
-        // timeout.
-        let place = place.map(|text| {
-            let words: Vec<&str> = text.split_whitespace().collect();
-            let last = words.len().saturating_sub(2);
-            format!("{} {}", words.first().unwrap_or(&""), words.get(last..).unwrap_or_default().join(" "))
-        });
-        Self { at: Instant::now(), cpu, ready, ticks, uninterruptible_in, io, sleeps, place }
+        Self { at: Instant::now(), program, ready, ticks, uninterruptible_in, io }
     }
+}
+
+/// Returns system call, stack pointer and program counter of a thread in its `syscall`; `None` if it runs. The
+/// call's arguments are left out: they change when the thread waits for the same thing again, for the rest of
+/// a timeout.
+fn place_of(syscall: &str) -> Option<String> {
+    if syscall.starts_with("running") {
+        return None;
+    }
+    let words: Vec<&str> = syscall.split_whitespace().collect();
+    let last = words.len().saturating_sub(2);
+    Some(format!("{} {}", words.first()?, words.get(last..)?.join(" ")))
 }
 
 /// Returns the state of a thread in its `stat`.
@@ -180,12 +203,6 @@ fn state_of(stat: &str) -> Option<&str> {
 fn io_bytes(io: &str) -> Option<u64> {
     let value = |name| status_field(io, name)?.parse::<u64>().ok();
     value("rchar")?.checked_add(value("wchar")?)
-}
-
-/// Returns the name of a thread in its `stat`.
-fn name_of(stat: &str) -> Option<&str> {
-    let (rest, _) = stat.rsplit_once(')')?;
-    rest.split_once('(').map(|(_, name)| name)
 }
 
 /// Returns the clock ticks in a process's `stat`: of all its threads, in programs and in the kernel.
@@ -200,16 +217,22 @@ pub(super) fn over(samples: &[Sample]) -> Option<Activity> {
     if samples.len() < 2 {
         return None;
     }
+    // Of each thread, what grew since it was first seen.
     let spent = |kind: usize| {
-        let of_thread = |(tid, after): &(u32, [u64; 2])| {
-            let before =
-                first.cpu.iter().find(|(known, _)| known == tid).map_or(0, |(_, before)| before[kind]);
-            after[kind].saturating_sub(before)
+        let of_thread = |thread: &ProgramThread| {
+            let before = first.program_thread(thread.tid).map_or(Some([0; 2]), |before| before.times)?;
+            Some(thread.times?[kind].saturating_sub(before[kind]))
         };
-        let nanoseconds: u64 = last.cpu.iter().map(of_thread).sum();
+        let nanoseconds: u64 = last.program.iter().filter_map(of_thread).sum();
         Duration::from_nanos(nanoseconds).as_secs_f64()
     };
-    let is_known = !first.cpu.is_empty() && !last.cpu.is_empty();
+    let has_times = |sample: &Sample| sample.program.iter().any(|thread| thread.times.is_some());
+    let is_known = has_times(first) && has_times(last);
+    let sleeps = |thread: &ProgramThread| {
+        let before = first.program_thread(thread.tid).map_or(Some(0), |before| before.sleeps)?;
+        thread.sleeps?.checked_sub(before)
+    };
+    let sleeps = last.program.iter().map(sleeps).sum::<Option<u64>>().filter(|_| !last.program.is_empty());
     let seconds = last.at.duration_since(first.at).as_secs_f64();
     let none_ran =
         first.ticks.zip(last.ticks).is_some_and(|(before, after)| after.saturating_sub(before) <= ROUNDING);
@@ -228,8 +251,11 @@ pub(super) fn over(samples: &[Sample]) -> Option<Activity> {
         (candidate.is_needed || none_ran) && got_none && seconds >= LEAST_SECONDS
     };
     let asleep_in = |sample: &Sample| sample.uninterruptible_in.clone();
-    let mut places = samples.iter().filter_map(|sample| sample.place.as_ref());
-    let place = places.next();
+    let moved = |thread: &ProgramThread| {
+        let of_thread = |sample: &'_ Sample| sample.program_thread(thread.tid)?.place.clone();
+        let mut places = samples.iter().filter_map(of_thread);
+        places.next().is_some_and(|place| places.any(|other| other != place))
+    };
     Some(Activity {
         seconds,
         is_starved: first.ready.iter().any(is_starved),
@@ -238,20 +264,22 @@ pub(super) fn over(samples: &[Sample]) -> Option<Activity> {
         }),
         cpu_seconds: is_known.then(|| spent(0)),
         ready_seconds: is_known.then(|| spent(1)),
-        sleeps: last.sleeps.zip(first.sleeps).and_then(|(after, before)| after.checked_sub(before)),
+        sleeps,
         io_bytes: last.io.zip(first.io).and_then(|(after, before)| after.checked_sub(before)),
-        is_elsewhere: place.is_some_and(|place| places.any(|other| other != place)),
+        is_elsewhere: first.program.iter().any(moved),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
+        collections::BTreeSet,
         process::{Child, Command, Stdio},
         thread,
     };
 
     use super::*;
+    use crate::thread_roles::tests::beside_a_thread;
 
     /// Watches a program until `is_it` holds, or for some looks: a busy machine lets it wait.
     fn watch(mut child: Child, is_it: impl Fn(&Activity) -> bool) -> Activity {
@@ -259,9 +287,9 @@ mod tests {
         thread::sleep(Duration::from_millis(300));
         let mut activity = Activity::default();
         for _ in 0..20 {
-            let first = Sample::take(&process, &BTreeSet::new());
+            let first = Sample::take(&process, &Roles::default());
             thread::sleep(Duration::from_millis(300));
-            activity = over(&[first, Sample::take(&process, &BTreeSet::new())]).unwrap();
+            activity = over(&[first, Sample::take(&process, &Roles::default())]).unwrap();
             if is_it(&activity) {
                 break;
             }
@@ -318,13 +346,11 @@ mod tests {
         let begun = Instant::now();
         let sample = |milliseconds: u64, ran: u64, ready: bool, place: Option<&str>| Sample {
             at: begun + Duration::from_millis(milliseconds),
-            cpu: vec![(7, [ran, 0])],
+            program: vec![ProgramThread { tid: 7, times: Some([ran, 0]), sleeps: None, place: None }],
             ready: ready.then_some(Ready { tid: 7, ran, turns: 3, is_needed: true }).into_iter().collect(),
             ticks: None,
             uninterruptible_in: place.map(str::to_owned),
             io: None,
-            sleeps: None,
-            place: None,
         };
         let starved = |samples: &[Sample]| over(samples).unwrap().is_starved;
         assert!(starved(&[
@@ -360,8 +386,55 @@ mod tests {
         assert_eq!(asleep_in([nfs, Some("folio_wait_bit")]), None);
         assert_eq!(asleep_in([None, nfs]), None);
         assert_eq!(state_of("7 (a) R b) D 1 7"), Some("D"));
-        assert_eq!(name_of("7 (a) R b) D 1 7"), Some("a) R b"));
+        assert_eq!(stat_name("7 (a) R b) D 1 7"), Some("a) R b"));
         assert_eq!(ticks_of("7 (a) R 4 5 6 7 8 9 10 11 12 13 14 15 16"), Some(29));
+    }
+
+    /// This process: its first thread waits for the tests, and a thread of it runs.
+    #[test]
+    fn a_thread_that_has_called_nccl_counts_and_one_that_serves_the_program_does_not() {
+        beside_a_thread(std::hint::spin_loop, |own, _, tid| {
+            let roles = |callers| Roles { callers, ..Roles::default() };
+            let (caller, service) = (roles(BTreeSet::from([tid])), roles(BTreeSet::new()));
+            let before = [&caller, &service].map(|roles| Sample::take(own, roles));
+            thread::sleep(Duration::from_millis(300));
+            let after = [&caller, &service].map(|roles| Sample::take(own, roles));
+            let [caller, service] = std::array::from_fn(|at| {
+                let activity = over(&[before[at].clone(), after[at].clone()]).unwrap();
+                let asked = activity.cpu_seconds.unwrap_or(0.0) + activity.ready_seconds.unwrap_or(0.0);
+                asked / activity.seconds
+            });
+            assert!(caller > 0.8 && service < 0.3, "{caller} {service}");
+        });
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_in_other_places_moves_whichever_it_is() {
+        let begun = Instant::now();
+        let sample = |milliseconds: u64, places: [&str; 2]| Sample {
+            at: begun + Duration::from_millis(milliseconds),
+            program: [7, 8]
+                .into_iter()
+                .zip(places)
+                .map(|(tid, place)| ProgramThread {
+                    tid,
+                    times: None,
+                    sleeps: Some(milliseconds),
+                    place: place_of(place),
+                })
+                .collect(),
+            ready: Vec::new(),
+            ticks: None,
+            uninterruptible_in: None,
+            io: None,
+        };
+        let [wait, again, other] =
+            ["202 0x7 0x80 0x7ffd10 0x7f3a", "202 0x9 0x81 0x7ffd10 0x7f3a", "230 0x1 0x7ffd10 0x7f3a"];
+        let moved = |first, last| over(&[sample(0, first), sample(500, last)]).unwrap();
+        assert!(!moved([wait, wait], [again, again]).is_elsewhere, "for the rest of a timeout");
+        assert!(moved([wait, wait], [wait, other]).is_elsewhere);
+        assert!(!moved([wait, wait], [wait, "running"]).is_elsewhere);
+        assert_eq!(moved([wait, wait], [wait, wait]).sleeps, Some(1000));
     }
 
     #[test]

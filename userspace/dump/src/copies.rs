@@ -117,5 +117,5 @@ fn has_nccl_threads(target: &Target) -> bool {
     let has_name = || {
         target.process.thread_ids().take(MAX_THREADS).filter_map(name).any(|name| name.starts_with("NCCL"))
     };
-    is_inside || target.proxies.as_ref().is_some_and(|proxies| !proxies.is_empty()) || has_name()
+    is_inside || target.roles.as_ref().is_some_and(|roles| !roles.proxies.is_empty()) || has_name()
 }

@@ -7,6 +7,7 @@ use super::{
     PythonReport, PythonThread, RankReport, StoreWait, Unanswered,
     of_host::only,
     python,
+    thread_roles::Caller,
     verdict::{JobVerdict, Verdict},
 };
 use flow::{known, session::LostReaders as Lost, text::joined};
@@ -82,9 +83,12 @@ pub struct ProcessReport {
     pub age_seconds: Option<f64>,
     /// Progress outside NCCL, over the readings.
     pub activity: Option<Activity>,
-    /// Threads inside NCCL, and with `--stacks` the first thread.
+    /// Threads inside NCCL, and with `--stacks` the first thread and those that have called NCCL.
     #[serde(default)]
     pub threads: Vec<Thread>,
+    /// Threads that have called NCCL, beside the first and NCCL's own; empty if that is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nccl_callers: Vec<Caller>,
     /// Connections that the process tries to make while a communicator is made, and that nobody answers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unanswered: Vec<Unanswered>,
@@ -101,7 +105,7 @@ pub struct ProcessReport {
     pub job_size: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_rank_from: Option<String>,
-    /// Wait of the first thread in torch's store.
+    /// Wait of the program in torch's store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_wait: Option<StoreWait>,
     /// Number of connections of the process to the store of one that waits for all ranks to come to it; null
@@ -156,8 +160,8 @@ impl ProcessReport {
             .filter_map(|thread| Some((thread.tid, thread.nccl_api.as_deref()?)))
     }
 
-    /// Says where the main thread is in its program, or that it has ended: `its main thread is at train.py:41
-    /// in load_batch`.
+    /// Says where the main thread is in its program, or that it has ended, and where others are that have called
+    /// NCCL: `its main thread is at train.py:41 in load_batch`.
     pub fn whereabouts(&self) -> Option<String> {
         const SHOWN: usize = 6;
         if let Some(live) = &self.first_thread_ended {
@@ -177,7 +181,23 @@ impl ProcessReport {
         });
         let line = self.main_thread().and_then(python::place);
         let line = line.map(|place| format!("its main thread is at {place}"));
-        (line.is_some() || kernel.is_some()).then(|| joined(line.into_iter().chain(kernel), "; "))
+        let all: Vec<String> = line.into_iter().chain(kernel).chain(self.callers_places()).collect();
+        (!all.is_empty()).then(|| joined(all, "; "))
+    }
+
+    /// Says of some threads that have called NCCL, beside the first, where they are in the program.
+    fn callers_places(&self) -> Vec<String> {
+        const SHOWN: usize = 3;
+        let place = |caller: &Caller| {
+            let Caller { tid, name } = caller;
+            let Some(python) = &self.python else {
+                return Some(format!("thread {tid} ({name}) has called NCCL, too"));
+            };
+            let place = python::place(python.thread(*tid)?)?;
+            Some(format!("thread {tid} ({name}), which calls NCCL, is at {place}"))
+        };
+        let callers = self.nccl_callers.iter().filter(|caller| !caller.is_backward());
+        callers.filter_map(place).take(SHOWN).collect()
     }
 
     /// Returns the main thread of a Python program, if it is known where it is.
@@ -240,6 +260,37 @@ mod tests {
         assert!(rank.is_like(&of("a", "pod-1", Some(1))) && rank.is_like(&of("b", "pod-2", Some(8))));
         assert!(!rank.is_like(&of("a", "pod-2", Some(1))), "another container of this host");
         assert!(!rank.is_like(&of("a", "pod-1", None)), "the launcher was told no rank");
+    }
+
+    /// The first thread of a server waits for the others, and one of them launches.
+    #[test]
+    fn a_thread_that_has_called_nccl_is_told_of_beside_the_first() {
+        let thread = |tid, function: &str| PythonThread {
+            tid,
+            is_main: tid == 7,
+            frames: vec![flow::schema::PythonFrame {
+                file: "/a/serve.py".to_owned(),
+                line: Some(tid),
+                function: function.to_owned(),
+                qualname: None,
+            }],
+            ..PythonThread::default()
+        };
+        let caller = |(tid, name): (u32, &str)| Caller { tid, name: name.to_owned() };
+        let of = |callers: &[(u32, &str)], python: Option<Vec<PythonThread>>| {
+            let python = python.map(|threads| PythonReport { threads, ..PythonReport::default() });
+            let nccl_callers = callers.iter().copied().map(caller).collect();
+            ProcessReport { pid: 7, nccl_callers, python, ..ProcessReport::default() }.whereabouts()
+        };
+        let threads = || Some(vec![thread(7, "main"), thread(9, "forward"), thread(11, "other")]);
+        // One for the backward pass has no line of the user's, and one that ended has none any more.
+        let callers = [(8, "pt_autograd_0"), (9, "worker"), (10, "gone")];
+        let expected = "its main thread is at serve.py:7 in main; thread 9 (worker), which calls NCCL, is at \
+                        serve.py:9 in forward";
+        assert_eq!(of(&callers, threads()).as_deref(), Some(expected));
+        assert_eq!(of(&[], threads()).as_deref(), Some("its main thread is at serve.py:7 in main"));
+        assert_eq!(of(&callers[1..2], None).as_deref(), Some("thread 9 (worker) has called NCCL, too"));
+        assert_eq!(of(&callers[..1], None), None);
     }
 
     /// Fields that a dump had before GPUs, pending calls and kinds were added to schema 1.

@@ -80,6 +80,7 @@ pub use rank_report::{
 pub use set_up::{SetUp, Stage};
 pub use store_wait::{StoreServer, StoreWait, WaitsFor};
 pub use text::render;
+pub use thread_roles::Caller;
 use torch_notes::comm_ranks;
 pub use unanswered::Unanswered;
 pub use verdict::{JobVerdict, Kind, KnownBug, State, Verdict};

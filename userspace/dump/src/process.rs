@@ -20,7 +20,7 @@ use anyhow::Result;
 
 use super::{
     AbsentRank, DumpOptions, OpReport, Owner, ProcessReport, ProcessState, Progress, ProxyListState,
-    ProxyReport, RankReport,
+    ProxyReport, PythonReport, RankReport,
     absent::LiveProcesses,
     activity::Sample,
     budget::Budget,
@@ -33,7 +33,7 @@ use super::{
     pxn::OpForOther,
     python::{self, Runtimes},
     store_wait::{self, StoreWait},
-    thread_roles,
+    thread_roles::Roles,
 };
 use flow::identity::Largest;
 
@@ -49,8 +49,8 @@ pub(super) struct Target {
     pub(super) started: Option<u64>,
     /// Samples, one for each reading.
     pub(super) samples: Vec<Sample>,
-    /// Threads that move ops in flight; `None` before the first reading.
-    pub(super) proxies: Option<BTreeSet<u32>>,
+    /// Roles of its threads; `None` before the first reading.
+    pub(super) roles: Option<Roles>,
 }
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Target {
             tenant: None,
             started: None,
             samples: Vec::new(),
-            proxies: None,
+            roles: None,
         }
     }
 
@@ -231,12 +231,19 @@ impl Target {
         let age = self.started.and_then(age_seconds);
         self.report.age_seconds = age.map(|age| f64::from(u32::try_from(age).unwrap_or(u32::MAX)));
         if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
-            self.report.threads = threads::look(&self.process, &self.inodes, with_stacks, names, sampler);
+            let callers = self.callers();
+            let stacks_of = with_stacks.then_some(&callers);
+            self.report.threads = threads::look(&self.process, &self.inodes, stacks_of, names, sampler);
         }
         if self.report.calls().any(|(_, call)| makes_communicators(call) || call == "ncclGroupEnd") {
             self.report.unanswered = super::unanswered::look(&self.process);
             self.report.few_files = super::open_files::look(&self.process);
         }
+    }
+
+    /// Returns the threads that have called NCCL, beside the first, as far as they are known.
+    fn callers(&self) -> BTreeSet<u32> {
+        self.report.nccl_callers.iter().map(|caller| caller.tid).collect()
     }
 
     /// Finds out over which network devices ranks of this process send. `ports`: those of the host.
@@ -266,19 +273,22 @@ impl Target {
         }
     }
 
-    /// Finds out what the first thread waits for in torch's store, if it does. Call after
-    /// [`Self::look_at_job`].
+    /// Finds out what the program waits for in torch's store, if it does: the first thread, or another one in
+    /// torch's Python code. Call after [`Self::look_at_job`].
     fn look_at_store(&mut self, names: &mut NativeNames) {
-        // Inside NCCL it waits for something else.
-        let first = self.report.pid;
-        let is_in_nccl =
-            self.report.threads.iter().any(|one| one.tid == first && one.nccl_function.is_some());
-        if self.report.job_rank.is_none() || is_in_nccl {
+        if self.report.job_rank.is_none() {
             return;
         }
-        if let Some(thread) = self.report.main_thread() {
-            self.report.store_wait = StoreWait::read(&self.process, thread, names);
-        }
+        // Inside NCCL it waits for something else.
+        let is_in_nccl =
+            |tid: u32| self.report.threads.iter().any(|one| one.tid == tid && one.nccl_function.is_some());
+        let mut threads = self.report.python.iter().flat_map(PythonReport::may_wait_in_store);
+        self.report.store_wait = threads.find_map(|thread| {
+            if is_in_nccl(thread.tid) {
+                return None;
+            }
+            StoreWait::read(&self.process, thread, names)
+        });
     }
 
     /// Notes in the report that memory of the process did not answer: many readings go on without what they
@@ -290,14 +300,15 @@ impl Target {
         }
     }
 
-    /// Reads the Python stacks of threads: also of those inside NCCL, or of all. Call after
+    /// Reads the Python stacks of threads: also of those that are in NCCL or were, or of all. Call after
     /// [`Self::look_at_threads`].
     pub(super) fn look_at_python(&mut self, all: bool, runtimes: &Runtimes) {
         if self.report.state == ProcessState::Exited {
             return;
         }
-        let inside: BTreeSet<u32> = self.report.threads.iter().map(|thread| thread.tid).collect();
-        let is_wanted = |tid| all || inside.contains(&tid);
+        let mut wanted = self.callers();
+        wanted.extend(self.report.threads.iter().map(|thread| thread.tid));
+        let is_wanted = |tid| all || wanted.contains(&tid);
         self.report.python = python::look(&self.process, is_wanted, store_wait::is_variable, runtimes);
     }
 
@@ -308,8 +319,11 @@ impl Target {
         let ranks = AddressSpace::read(&self.process)
             .and_then(|space| self.read_in(&space, &mut handles, &mut budget));
         self.report.error = self.report.error.take().or_else(|| budget.problem());
-        let proxies = self.proxies.get_or_insert_with(|| thread_roles::of_handles(&self.process, &handles));
-        self.samples.push(Sample::take(&self.process, proxies));
+        let roles = self.roles.get_or_insert_with(|| Roles::of(&self.process, &handles, &self.inodes));
+        if self.samples.is_empty() {
+            self.report.nccl_callers = roles.shown_callers(&self.process);
+        }
+        self.samples.push(Sample::take(&self.process, roles));
         ranks.unwrap_or_else(|error| {
             self.report.error = Some(error.to_string());
             Vec::new()

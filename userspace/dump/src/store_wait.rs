@@ -19,7 +19,7 @@ use crate::{
 };
 use inspect::{
     process::Process,
-    threads::{NativeNames, first_thread_in},
+    threads::{NativeNames, waits_in},
 };
 
 /// Libraries of torch that wait in the store.
@@ -44,13 +44,16 @@ pub enum WaitsFor {
     Unknown,
 }
 
-/// Wait of a process's first thread in torch's store.
+/// Wait of a process in torch's store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoreWait {
     pub waits_for: WaitsFor,
     /// Variables of the innermost Python frame that can name what is waited for, as they are called there.
     pub variables: Vec<PythonVariable>,
+    /// The thread that waits, if that is not the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tid: Option<u32>,
     /// The process's own store, if it waits for the ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<StoreServer>,
@@ -113,12 +116,13 @@ impl WaitsFor {
 }
 
 impl StoreWait {
-    /// Reads what a process waits for in the store, whose main thread is this one; `None` if it does not.
+    /// Reads what a thread of a process waits for in the store; `None` if it does not.
     pub(super) fn read(process: &Process, thread: &PythonThread, names: &mut NativeNames) -> Option<Self> {
-        let functions = first_thread_in(process, &LIBRARIES, names);
+        let functions = waits_in(process, thread.tid, &LIBRARIES, names);
         let waits_for = WaitsFor::by(&functions).or_else(|| WaitsFor::by_python(thread))?;
         let variables = thread.variables.clone();
-        let wait = Self { waits_for, variables, server: None };
+        let tid = (!thread.is_main).then_some(thread.tid);
+        let wait = Self { waits_for, variables, tid, server: None };
         let server = wait.port().filter(|_| waits_for == WaitsFor::Ranks);
         Some(Self { server: server.and_then(|port| StoreServer::of(process, port)), ..wait })
     }
@@ -223,7 +227,7 @@ mod tests {
             let variable =
                 |name: &&str| PythonVariable { name: (*name).to_owned(), value: format!("of {name}") };
             let variables = names.iter().map(variable).collect();
-            let wait = StoreWait { waits_for: WaitsFor::Key, variables, server: None };
+            let wait = StoreWait { waits_for: WaitsFor::Key, variables, tid: None, server: None };
             wait.key().map(|variable| variable.value.clone())
         };
         assert_eq!(key(&["port", "key"]).as_deref(), Some("of key"));

@@ -1,4 +1,5 @@
-//! Roles of a process's threads: those that may launch, and those of NCCL that move ops in flight.
+//! Roles of a process's threads: those that may launch, those that have called NCCL, and those of NCCL that
+//! move ops in flight.
 //!
 //! A thread that gives itself no name keeps that of the thread that made it, and NCCL's give themselves names
 //! only with `NCCL_SET_THREAD_NAME=1` (src/debug.cc). So NCCL's are known by the handles that it keeps of
@@ -6,13 +7,22 @@
 
 use std::collections::BTreeSet;
 
-use inspect::{memory::Memory, process::Process};
+use serde::{Deserialize, Serialize};
+
+use inspect::{
+    memory::Memory,
+    process::{Process, printable, read_text},
+    threads,
+};
 use nccl_library::elf::RuntimeAddr;
 
 /// Maximum number of threads of a process that are looked at.
 pub(crate) const MAX_THREADS: usize = 512;
 /// Prefix of the names of PyTorch's threads for the backward pass (torch/csrc/autograd/engine.cpp).
 const BACKWARD: &str = "pt_autograd_";
+/// Prefix of the names of the threads of torch that look after communicators: they ask NCCL, abort, and launch
+/// nothing (ProcessGroupNCCL.cpp: `pt_nccl_watchdg`, `pt_nccl_heartbt`).
+const CARETAKERS: &str = "pt_nccl_";
 /// Bytes at a `pthread_t` among which the thread's number is: glibc has it at 720 on x86-64 and at 208 on
 /// arm64 (nptl/descr.h, `struct pthread`; libthread_db reads it there).
 const DESCRIPTOR: u64 = 1024;
@@ -30,6 +40,54 @@ impl Launching {
     pub(crate) fn has(&mut self, is_first: bool, name: &str) -> bool {
         is_first || (name.starts_with(BACKWARD) && self.names.insert(name.to_owned()))
     }
+}
+
+/// Threads of a process that are known by what they have done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Roles {
+    /// Those that move ops in flight.
+    pub(crate) proxies: BTreeSet<u32>,
+    /// Those that have called NCCL, beside the first.
+    pub(crate) callers: BTreeSet<u32>,
+}
+
+impl Roles {
+    /// Looks at a process. `handles` are those of its threads that move ops, `libraries` the inodes of its NCCL
+    /// libraries.
+    pub(crate) fn of(process: &Process, handles: &BTreeSet<u64>, libraries: &BTreeSet<u64>) -> Self {
+        let proxies = of_handles(process, handles);
+        let is_caller = |tid: &u32| !proxies.contains(tid) && !name_of(process, *tid).starts_with(CARETAKERS);
+        let callers = threads::callers(process, libraries).into_iter().filter(is_caller).collect();
+        Self { proxies, callers }
+    }
+
+    /// Returns those that have called NCCL, with their names, the first of them if there are very many.
+    pub(crate) fn shown_callers(&self, process: &Process) -> Vec<Caller> {
+        const MAX_CALLERS: usize = 64;
+        let caller = |tid: &u32| Caller { tid: *tid, name: name_of(process, *tid) };
+        self.callers.iter().take(MAX_CALLERS).map(caller).collect()
+    }
+}
+
+/// A thread that has called NCCL.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Caller {
+    /// TID in the PID namespace of this program.
+    pub tid: u32,
+    pub name: String,
+}
+
+impl Caller {
+    /// Tells whether it is one of PyTorch's for the backward pass, which runs no code of the user's.
+    pub(crate) fn is_backward(&self) -> bool {
+        self.name.starts_with(BACKWARD)
+    }
+}
+
+/// Returns the name of a thread, as far as it can be read.
+pub(crate) fn name_of(process: &Process, tid: u32) -> String {
+    let name = read_text(process.task_path(tid).join("comm")).unwrap_or_default();
+    printable(name.trim_end())
 }
 
 /// Returns the threads of a process that these handles (`pthread_t`) stand for. Handles without a thread are
@@ -53,7 +111,10 @@ pub(crate) fn of_handles(process: &Process, handles: &BTreeSet<u64>) -> BTreeSet
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::{os::unix::thread::JoinHandleExt as _, sync::mpsc, thread};
+    use std::{os::unix::thread::JoinHandleExt as _, sync::mpsc, thread, time::Duration};
+
+    use inspect::process::run_times;
+    use test_support::eventually;
 
     use super::*;
 
@@ -68,6 +129,12 @@ pub(crate) mod tests {
             }
         });
         let (own, tid) = (Process::open(std::process::id()).unwrap(), told.recv().unwrap());
+        // The kernel counts its time from the first tick on.
+        let has_run = || {
+            let schedstat = read_text(own.task_path(tid).join("schedstat")).unwrap();
+            run_times(&schedstat).is_some_and(|[ran, _]| ran > 0)
+        };
+        assert!(eventually(Duration::from_secs(30), has_run));
         test(&own, thread.as_pthread_t() as u64, tid);
         drop(end);
         thread.join().unwrap();

@@ -31,6 +31,12 @@ pub fn stat_field(stat: &str, field: usize) -> Option<&str> {
     fields.split_ascii_whitespace().nth(field.checked_sub(3)?)
 }
 
+/// Returns the name in such a text, which may hold anything.
+pub fn stat_name(stat: &str) -> Option<&str> {
+    let (rest, _) = stat.rsplit_once(')')?;
+    rest.split_once('(').map(|(_, name)| name)
+}
+
 /// Returns the nanoseconds that a thread has been on a processor, and those that it has waited for one, by
 /// the text of its `schedstat` (Documentation/scheduler/sched-stats.rst).
 pub fn run_times(schedstat: &str) -> Option<[u64; 2]> {

@@ -4,6 +4,7 @@
 mod kind;
 mod kinds;
 mod outcome;
+mod thread_kinds;
 mod trial;
 mod trials;
 

@@ -1,5 +1,6 @@
 """A rank of a job that calls NCCL through ctypes, on the bed. One rank stays away before its fourth all-reduce. More arguments are
-options of the bed."""
+options of the bed. With IN_THREAD in the environment another thread than the first does all this, and on the rank that stays away
+a third one spins."""
 
 import os
 import sys
@@ -43,4 +44,17 @@ def main():
         trainer.step()
 
 
-main()
+def spin():
+    while True:
+        pass
+
+
+def serve():
+    if RANK == ABSENT:
+        threading.Thread(target=spin, daemon=True).start()
+    worker = threading.Thread(target=main)
+    worker.start()
+    worker.join()  # waits for it
+
+
+serve() if "IN_THREAD" in os.environ else main()

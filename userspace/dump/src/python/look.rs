@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use cpython::{Python, StackEnd, ThreadState, Unknown, Walker, pthread};
 use nccl_library::elf::Machine;
 
+use super::report::is_of_torch;
 use crate::{PythonReport, PythonThread, PythonVariable};
 use inspect::{
     process::Process,
@@ -16,7 +17,7 @@ const MAX_THREADS: usize = 256;
 
 /// Finds the stacks of the Python threads of a process; `None` if it is no Python program. The main thread is
 /// always given, and so are those in torch's collectives and waits; others if they are wanted.
-/// `is_variable` tells which variables of the main thread's innermost frame are.
+/// `is_variable` tells which variables of the innermost frames of the main thread, and of those in torch, are.
 pub(crate) fn look(
     process: &Process,
     is_wanted: impl Fn(u32) -> bool,
@@ -64,7 +65,7 @@ fn threads(
         }
         let thread = thread(&mut walker, *tid, *state, *tid == main, is_variable);
         let innermost = thread.frames.first();
-        let is_in_torch = innermost.is_some_and(|frame| frame.file.contains("/torch/distributed/"));
+        let is_in_torch = innermost.is_some_and(is_of_torch);
         if thread.is_main || is_wanted(*tid) || is_in_torch {
             threads.push(thread);
         }
@@ -113,7 +114,8 @@ fn thread(
                 (None, StackEnd::Outermost | StackEnd::Limit) => None,
             };
             let cut = again.end == StackEnd::Limit;
-            let innermost = stack.frames.first().filter(|_| is_main && !moving);
+            let has_variables = is_main || frames.first().is_some_and(is_of_torch);
+            let innermost = stack.frames.first().filter(|_| has_variables && !moving);
             let read = innermost.map(|frame| walker.innermost_locals(state, *frame, is_variable));
             let variables = read.and_then(|read| read.ok().flatten()).unwrap_or_default();
             let variables = variables.into_iter().map(PythonVariable::of).collect();

@@ -37,7 +37,7 @@ pub struct PythonThread {
     pub unknown: Option<String>,
     /// Call stack, innermost frame first; empty if the thread runs no Python code now.
     pub frames: Vec<PythonFrame>,
-    /// Variables of the main thread's innermost frame that were asked for. They are not given out with the
+    /// Variables of the innermost frame that were asked for, of the main thread and those in torch. They are not given out with the
     /// stack.
     #[serde(skip)]
     pub(crate) variables: Vec<PythonVariable>,
@@ -52,6 +52,31 @@ pub struct PythonGroup {
     pub is_largest: bool,
     /// Call stack, innermost frame first.
     pub frames: Vec<PythonFrame>,
+}
+
+impl PythonReport {
+    pub(crate) fn thread(&self, tid: u32) -> Option<&PythonThread> {
+        self.threads.iter().find(|thread| thread.tid == tid)
+    }
+
+    /// Returns the threads of the program that may wait in torch's store: the main thread, and some of those in
+    /// torch's Python code. Its other threads look into the store, too.
+    pub(crate) fn may_wait_in_store(&self) -> impl Iterator<Item = &PythonThread> {
+        /// Maximum number of threads beside the main one. The native stack of each is looked at.
+        const MOST: usize = 4;
+        let (main, others): (Vec<_>, Vec<_>) = self
+            .threads
+            .iter()
+            .filter(|thread| !thread.frames.is_empty())
+            .partition(|thread: &&PythonThread| thread.is_main);
+        let is_in_torch = |thread: &&PythonThread| thread.frames.first().is_some_and(is_of_torch);
+        main.into_iter().chain(others.into_iter().filter(is_in_torch).take(MOST))
+    }
+}
+
+/// Tells whether a frame is of torch's collectives, waits or stores.
+pub(super) fn is_of_torch(frame: &PythonFrame) -> bool {
+    frame.file.contains("/torch/distributed/")
 }
 
 /// Describes where a thread is: `train.py:41 in load_batch`, or

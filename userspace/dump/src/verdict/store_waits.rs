@@ -8,7 +8,9 @@ use super::{
     job::JobVerdict,
     job_ranks::{Job, line_of},
 };
-use crate::{StoreServer, StoreWait, WaitsFor, dump_report::ProcessReport, python::place};
+use crate::{
+    PythonReport, PythonThread, StoreServer, StoreWait, WaitsFor, dump_report::ProcessReport, python::place,
+};
 use flow::text::joined;
 
 /// Most waits, and places of ranks, that are told of.
@@ -36,9 +38,8 @@ pub(super) fn judge(job: &Job<'_>) -> Option<JobVerdict> {
         });
     }
     // A thread that ran at that moment could not be looked at.
-    let places: BTreeSet<_> = inside.iter().filter_map(|(_, process)| innermost(process)).collect();
-    let alike =
-        outside.iter().filter(|(_, process)| innermost(process).is_some_and(|at| places.contains(&at)));
+    let places: BTreeSet<_> = inside.iter().flat_map(|(_, process)| innermost(process)).collect();
+    let alike = outside.iter().filter(|(_, process)| innermost(process).iter().any(|at| places.contains(at)));
     let alike: Vec<u32> = alike.map(|(rank, _)| *rank).collect();
     if !alike.is_empty() {
         let why = format!("{about}; {} at the same line, and may wait there, too", subject(&alike, BE));
@@ -70,10 +71,15 @@ pub(super) fn judge(job: &Job<'_>) -> Option<JobVerdict> {
     }
 }
 
-/// Returns file, function and line of the innermost Python frame of a main thread.
-fn innermost(process: &ProcessReport) -> Option<(&str, &str, Option<u32>)> {
-    let frame = process.main_thread()?.frames.first()?;
-    Some((&frame.file, &frame.function, frame.line))
+/// Returns file, function and line of the innermost Python frame of the thread that waits in the store, or of
+/// those that may.
+fn innermost(process: &ProcessReport) -> Vec<(&str, &str, Option<u32>)> {
+    let threads = process.python.iter().flat_map(PythonReport::may_wait_in_store);
+    let waiter = process.store_wait.as_ref().map(|wait| wait.tid);
+    let is_one =
+        |thread: &&PythonThread| waiter.is_none_or(|tid| tid.map_or(thread.is_main, |tid| tid == thread.tid));
+    let frames = threads.filter(is_one).filter_map(|thread| thread.frames.first());
+    frames.map(|frame| (&*frame.file, &*frame.function, frame.line)).collect()
 }
 
 /// Says what ranks wait for in the store: `, for key "a/b" (variable key), at train.py:4 in load`. Empty if
@@ -95,8 +101,12 @@ pub(super) fn described(inside: &Ranks<'_>) -> String {
 }
 
 fn sentence(wait: &StoreWait, process: &ProcessReport) -> String {
-    let place = process.main_thread().and_then(place);
-    let place = place.map_or_else(String::new, |place| format!(", at {place}"));
+    let thread = match wait.tid {
+        Some(tid) => process.python.as_ref().and_then(|python| python.thread(tid)),
+        None => process.main_thread(),
+    };
+    let in_thread = wait.tid.map_or_else(String::new, |tid| format!(" (thread {tid})"));
+    let place = thread.and_then(place).map_or_else(String::new, |place| format!(", at {place}{in_thread}"));
     match wait.waits_for {
         WaitsFor::Ranks => {
             let from = |server: &StoreServer| {
@@ -216,7 +226,7 @@ mod tests {
             value: (*value).to_owned(),
         };
         let variables = variables.iter().map(variable).collect();
-        let store_wait = Some(StoreWait { waits_for, variables, server: None });
+        let store_wait = Some(StoreWait { waits_for, variables, tid: None, server: None });
         ProcessReport { store_wait, ..process(rank, of_torch) }
     }
 
@@ -231,6 +241,22 @@ mod tests {
                         at train.py:7 in main; rank 0 (process 100) is the only one that does not wait there: \
                         train.py:5 in load";
         assert_eq!((&*job.sentence, job.state, job.kind), (expected, State::Stuck, Some(Kind::StoreWait)));
+        // The wait can be in another thread, and is told at its place.
+        let mut threads = all.clone();
+        for process in &mut threads[..3] {
+            let python = process.python.as_mut().unwrap();
+            let main = PythonThread {
+                tid: process.pid,
+                is_main: true,
+                ..elsewhere(1).python.unwrap().threads[0].clone()
+            };
+            let other = std::mem::replace(&mut python.threads[0], main);
+            python.threads.push(PythonThread { tid: 9, is_main: false, ..other });
+            process.store_wait.as_mut().unwrap().tid = Some(9);
+        }
+        let job = judge(&threads).unwrap();
+        let place = "(variable key), at train.py:7 in main (thread 9); rank 0";
+        assert!(job.state == State::Stuck && job.sentence.contains(place), "{}", job.sentence);
         // One at the same line may wait, too: its thread could not be looked at.
         let mut alike = all.clone();
         alike[0].store_wait = None;

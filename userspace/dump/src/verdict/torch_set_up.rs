@@ -87,13 +87,15 @@ fn in_a_call(job: &Job<'_>, call: &str) -> Option<JobVerdict> {
     Some(job.waits_for(Kind::CallNotMade, &format!("{waits}{for_what}"), "has not called it", &outside))
 }
 
-/// Returns the call that the main thread of a process is in: the outermost function of `torch.distributed`
-/// above the user's own innermost line.
+/// Returns the call that a thread of a process is in, the main thread first: the outermost function of
+/// `torch.distributed` above the user's own innermost line.
 fn call_of(process: &ProcessReport) -> Option<&'static str> {
-    let thread: &PythonThread = process.main_thread()?;
-    let of_torch = thread.frames.iter().take_while(|frame| flow::schema::is_of_a_library(&frame.file));
-    let in_distributed = of_torch.filter(|frame| frame.file.contains("/torch/distributed/"));
-    in_distributed.filter_map(|frame| CALLS.into_iter().find(|call| *call == frame.function)).last()
+    let call = |thread: &PythonThread| {
+        let of_torch = thread.frames.iter().take_while(|frame| flow::schema::is_of_a_library(&frame.file));
+        let in_distributed = of_torch.filter(|frame| frame.file.contains("/torch/distributed/"));
+        in_distributed.filter_map(|frame| CALLS.into_iter().find(|call| *call == frame.function)).last()
+    };
+    process.python.as_ref()?.may_wait_in_store().find_map(call)
 }
 
 #[cfg(test)]

@@ -20,7 +20,9 @@ mod returns;
 pub mod running;
 mod tenant;
 
-pub use crate::proc_text::{MAX_TEXT, has_ended, read_text, run_times, stat_field, status_field, turns};
+pub use crate::proc_text::{
+    MAX_TEXT, has_ended, read_text, run_times, stat_field, stat_name, status_field, turns,
+};
 pub use census::{Census, Visibility, is_hidden};
 pub use cgroup_folders::cgroup_folder;
 pub use description::{Description, Users, age_seconds};

@@ -4,27 +4,29 @@
 //! The kernel's performance events sample a thread that runs, for some milliseconds ([`sample`]). From there
 //! the stack is unwound by the call frame information in the target's memory ([`unwind`]), and its frames are
 //! named from the files' symbol tables ([`names`]). Stacks that the kernel side has copied at a probe's hit
-//! are unwound in the same way, out of the copy ([`at_hit`]). [`first_thread`] tells which functions of some
-//! libraries a process waits in.
+//! are unwound in the same way, out of the copy ([`at_hit`]). [`waits_in`] tells which functions of some
+//! libraries a thread waits in, and [`callers`] which threads have ever called into one.
 //!
 //! Memory, files and tables belong to a tenant. Every walk is bounded, and ends at anything invalid.
 
 mod at_hit;
-mod first_thread;
+mod callers;
 mod modules;
 mod names;
 mod sample;
 mod task;
 mod unwind;
+mod waits_in;
 
 use std::{collections::BTreeSet, thread, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 pub use at_hit::{HitStack, NativeFrame, Unwinder, Unwound};
-pub use first_thread::first_thread_in;
+pub use callers::callers;
 pub use names::{Names, NativeNames};
 pub use sample::Sampler;
+pub use waits_in::waits_in;
 
 use self::{
     modules::Modules,
@@ -90,12 +92,12 @@ pub struct NamedFrame {
 }
 
 /// Looks at the threads of a process, and returns those that are inside NCCL. `nccl` has the inodes of its
-/// NCCL libraries. With `with_stacks` threads have frames, and the first thread is returned even if it is not
-/// inside NCCL.
+/// NCCL libraries. With `stacks_of` threads have frames, and the first thread and these are returned even if
+/// they are not inside NCCL.
 pub fn look(
     process: &Process,
     nccl: &BTreeSet<u64>,
-    with_stacks: bool,
+    stacks_of: Option<&BTreeSet<u32>>,
     names: &Names,
     sampler: &Sampler,
 ) -> Vec<Thread> {
@@ -104,7 +106,7 @@ pub fn look(
     let running = tasks.iter().filter(|task| task.position == Position::Running);
     let running: Vec<u32> = running.map(|task| task.tid).take(MAX_SAMPLED).collect();
     let mut samples = Samples::take(sampler, &running, SAMPLING);
-    let mut looker = Looker { memory: Memory::new(process), process, modules, nccl, with_stacks, names };
+    let mut looker = Looker { memory: Memory::new(process), process, modules, nccl, stacks_of, names };
     tasks.iter().filter_map(|task| looker.thread(task, &mut samples)).collect()
 }
 
@@ -113,13 +115,14 @@ struct Looker<'a> {
     process: &'a Process,
     modules: Modules,
     nccl: &'a BTreeSet<u64>,
-    with_stacks: bool,
+    stacks_of: Option<&'a BTreeSet<u32>>,
     names: &'a Names,
 }
 
 impl Looker<'_> {
     fn thread(&mut self, task: &Task, samples: &mut Samples) -> Option<Thread> {
-        let is_wanted = self.with_stacks && task.tid == self.process.pid();
+        let is_wanted =
+            self.stacks_of.is_some_and(|wanted| task.tid == self.process.pid() || wanted.contains(&task.tid));
         let mut report = Thread {
             tid: task.tid,
             name: task.name.clone(),
@@ -177,7 +180,7 @@ impl Looker<'_> {
                 // The outermost call stays.
                 report.nccl_api = named.function.clone().filter(|_| is_api).or(report.nccl_api);
             }
-            if self.with_stacks {
+            if self.stacks_of.is_some() {
                 report.frames.push(named);
             }
         }

@@ -29,6 +29,8 @@ pub(super) struct Module {
     pub(super) bias: u64,
     /// Address in memory of `.eh_frame_hdr`, if the file has one.
     pub(super) eh_frame_hdr: Option<u64>,
+    /// Address in memory of the dynamic section.
+    pub(super) dynamic: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -169,6 +171,9 @@ fn read_headers(memory: Memory<'_>, start: u64) -> Option<Module> {
     let load = headers.iter().find(|load| load.p_type(Little) == elf::PT_LOAD)?;
     // `start` is the mapping of the first byte; the first segment may begin behind it, in the same page.
     let bias = start.wrapping_sub(load.p_vaddr(Little).wrapping_sub(load.p_offset(Little)));
-    let table = headers.iter().find(|header| header.p_type(Little) == elf::PT_GNU_EH_FRAME);
-    Some(Module { bias, eh_frame_hdr: table.map(|table| bias.wrapping_add(table.p_vaddr(Little))) })
+    let place = |kind| {
+        let header = headers.iter().find(|header| header.p_type(Little) == kind)?;
+        Some(bias.wrapping_add(header.p_vaddr(Little)))
+    };
+    Some(Module { bias, eh_frame_hdr: place(elf::PT_GNU_EH_FRAME), dynamic: place(elf::PT_DYNAMIC) })
 }

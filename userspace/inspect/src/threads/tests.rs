@@ -1,8 +1,10 @@
 //! Looks at threads of this process, of which the test knows where they are.
 
 use std::{
+    ffi::CString,
     hint::black_box,
-    os::unix::fs::MetadataExt as _,
+    os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,7 +13,7 @@ use std::{
     thread,
 };
 
-use test_support::{eventually, need};
+use test_support::{eventually, need, tool};
 
 use super::*;
 
@@ -23,7 +25,8 @@ fn own_inode() -> BTreeSet<u64> {
 
 fn find(name: &str) -> Thread {
     let process = Process::open(std::process::id()).unwrap();
-    let threads = look(&process, &own_inode(), true, &Names::default(), &Sampler::default());
+    let threads =
+        look(&process, &own_inode(), Some(&BTreeSet::new()), &Names::default(), &Sampler::default());
     threads.into_iter().find(|thread| thread.name == name).unwrap_or_default()
 }
 
@@ -94,4 +97,71 @@ fn a_thread_that_spins_is_sampled_and_goes_on() {
     spinner.join().unwrap();
     assert!(is_sampled && goes_on, "{thread:#?}");
     assert!(thread.unknown.is_none(), "{thread:#?}");
+}
+
+/// Opens a shared library and returns these functions of it.
+fn open(library: &Path, functions: [&std::ffi::CStr; 2]) -> [extern "C" fn(); 2] {
+    let path = CString::new(library.as_os_str().as_bytes()).unwrap();
+    // SAFETY: loads a library that the test has made, which runs nothing when it is loaded.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    assert!(!handle.is_null());
+    functions.map(|name| {
+        // SAFETY: the handle is that of the loaded library, and the name ends with a zero.
+        let function = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        assert!(!function.is_null(), "{name:?}");
+        // SAFETY: both functions of the library take nothing and return nothing.
+        unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn()>(function) }
+    })
+}
+
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#[test]
+fn a_thread_that_has_called_a_library_is_told_from_one_that_has_not_and_one_that_the_library_started() {
+    const SOURCE: &str = "
+        #include <pthread.h>
+        #include <unistd.h>
+        static __thread volatile long calls[1024];
+        void call(void) { calls[0]++; }
+        static void *runs(void *unused) { call(); for (;;) pause(); return unused; }
+        void start(void) { pthread_t thread; pthread_create(&thread, 0, runs, 0); }
+    ";
+    let Some(mut compiler) = tool("cc", "CC", "cc") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("library.c"), folder.path().join("library.so"));
+    std::fs::write(&source, SOURCE).unwrap();
+    let made = compiler.args(["-shared", "-fPIC", "-pthread", "-o"]).args([&library, &source]).status();
+    assert!(made.unwrap().success());
+    let libraries = BTreeSet::from([std::fs::metadata(&library).unwrap().ino()]);
+    let own = Process::open(std::process::id()).unwrap();
+    assert_eq!(callers(&own, &libraries), BTreeSet::new(), "it is not loaded");
+    let [call, start] = open(&library, [c"call", c"start"]);
+    start();
+    let (tell, told) = mpsc::channel();
+    let (end, ends) = mpsc::channel::<()>();
+    let ends = Arc::new(std::sync::Mutex::new(ends));
+    let thread = |calls: bool| {
+        let (tell, ends) = (tell.clone(), Arc::clone(&ends));
+        thread::spawn(move || {
+            if calls {
+                call();
+            }
+            tell.send((calls, rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned())).unwrap();
+            // It ends when the other end goes.
+            ends.lock().unwrap().recv().unwrap_err();
+        })
+    };
+    let threads = [thread(true), thread(false)];
+    let numbers = [told.recv().unwrap(), told.recv().unwrap()];
+    let expected: BTreeSet<u32> = numbers.iter().filter(|(calls, _)| *calls).map(|(_, tid)| *tid).collect();
+    let mut found = BTreeSet::new();
+    // Other tests of this program start and end threads meanwhile.
+    let is_found = eventually(Duration::from_secs(30), || {
+        found = callers(&own, &libraries);
+        found == expected
+    });
+    drop(end);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert!(is_found, "{found:?} instead of {expected:?}");
 }

@@ -8,13 +8,14 @@ use super::kind::{
     Over::{SharedMemory, Sockets, TwoNodes},
     Then,
 };
+use super::thread_kinds::{self, THREAD_ENDED, UNWAKEABLE};
 use crate::harness::job::Shape;
 
 const RANKS: Shape = Shape { ranks: 4, processes: true, tree: false };
 const TREE: Shape = Shape { ranks: 4, processes: true, tree: true };
 const EIGHT: Shape = Shape { ranks: 8, processes: true, tree: false };
 
-const PLAIN: Kind = Kind {
+pub(super) const PLAIN: Kind = Kind {
     name: "",
     over: SharedMemory,
     shape: RANKS,
@@ -28,11 +29,11 @@ const PLAIN: Kind = Kind {
     moves: false,
 };
 
-const fn stuck(kinds: &'static [&'static str], culprits: &'static [u32]) -> Expected {
+pub(super) const fn stuck(kinds: &'static [&'static str], culprits: &'static [u32]) -> Expected {
     Expected::Named { state: "stuck", kinds, culprits }
 }
 
-const fn waiting(kinds: &'static [&'static str], culprits: &'static [u32]) -> Expected {
+pub(super) const fn waiting(kinds: &'static [&'static str], culprits: &'static [u32]) -> Expected {
     Expected::Named { state: "waiting", kinds, culprits }
 }
 
@@ -110,22 +111,6 @@ const STARVED: Kind = Kind {
     then: Then::Starve(1),
     expected: stuck(&["starved"], &[1]),
     says: "got no processor",
-    ..PLAIN
-};
-
-const THREAD_ENDED: Kind = Kind {
-    name: "first-thread-ended",
-    workload: "--ends-thread 2@3 --iters 6 --sync",
-    expected: stuck(&["notJoined"], &[2]),
-    says: "its first thread has ended, and",
-    ..PLAIN
-};
-
-const UNWAKEABLE: Kind = Kind {
-    name: "uninterruptible",
-    workload: "--unwakeable 3@2 --iters 6 --sync",
-    expected: stuck(&["notJoined"], &[3]),
-    says: "its first thread is in state D, in ",
     ..PLAIN
 };
 
@@ -468,6 +453,10 @@ pub const KINDS: &[Kind] = &[
     POLLS,
     SECOND_SET_UP,
     FEW_FILES,
+    thread_kinds::WORKER_COMPUTES,
+    Kind { name: "worker-computes-sockets", over: Sockets, ..thread_kinds::WORKER_COMPUTES },
+    thread_kinds::WORKER_SLEEPS,
+    thread_kinds::SPINNER,
 ];
 
 /// The kind of this name.

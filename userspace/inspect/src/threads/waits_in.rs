@@ -1,4 +1,4 @@
-//! Where the first thread of a process sleeps, as far as it is in code of some libraries.
+//! Where a thread sleeps, as far as it is in code of some libraries.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,14 +21,14 @@ use crate::{
 /// Maximum number of times that a thread's stack is read which was elsewhere afterwards.
 const MAX_READINGS: usize = 4;
 
-/// Returns the functions of the libraries with these names that a process's first thread is in, innermost
-/// first. Empty: it does not sleep, or sleeps elsewhere. One that sleeps again and again at one place counts
-/// as one that sleeps there.
+/// Returns the functions of the libraries with these names that a thread is in, innermost first. Empty: it does
+/// not sleep, or sleeps elsewhere. One that sleeps again and again at one place counts as one that sleeps
+/// there.
 ///
 /// Symbol tables of frameworks are large. One is read only if a return address into its library stands on the
 /// stack, and `names` keeps what was found.
-pub fn first_thread_in(process: &Process, libraries: &[&str], names: &mut NativeNames) -> Vec<String> {
-    let Some(position) = asleep(process) else { return Vec::new() };
+pub fn waits_in(process: &Process, tid: u32, libraries: &[&str], names: &mut NativeNames) -> Vec<String> {
+    let Some(position) = asleep(process, tid) else { return Vec::new() };
     let Ok(mut modules) = Modules::read(process) else { return Vec::new() };
     let is_named = |mapping: &&Mapping| {
         let name = mapping.path.file_name();
@@ -41,7 +41,7 @@ pub fn first_thread_in(process: &Process, libraries: &[&str], names: &mut Native
         return Vec::new();
     }
     let is_code = |word: u64| code.iter().any(|(start, end)| (*start..*end).contains(&word));
-    let Some(frames) = stack(process, &mut modules, position, is_code) else { return Vec::new() };
+    let Some(frames) = stack(process, tid, &mut modules, position, is_code) else { return Vec::new() };
     let memory = Memory::new(process);
     let mut places = Vec::new();
     let mut asked: BTreeMap<u64, (Mapping, Vec<u64>)> = BTreeMap::new();
@@ -57,10 +57,11 @@ pub fn first_thread_in(process: &Process, libraries: &[&str], names: &mut Native
     places.iter().filter_map(|(mapping, address)| names.at(mapping, *address).map(str::to_owned)).collect()
 }
 
-/// Reads the stack of a first thread that was asleep at this position; `None` if none of this code is on it,
+/// Reads the stack of a thread that was asleep at this position; `None` if none of this code is on it,
 /// or the thread is elsewhere afterwards, each time.
 fn stack(
     process: &Process,
+    tid: u32,
     modules: &mut Modules,
     mut position: (u64, u64),
     is_code: impl Fn(u64) -> bool,
@@ -71,7 +72,7 @@ fn stack(
         let stack = Stack::at(pc, stack_pointer);
         let may_be_inside = is_code(pc) || stack.words(memory, modules).any(&is_code);
         let frames = may_be_inside.then(|| unwind(memory, modules, &stack, MAX_GUESSES).0);
-        let now = asleep(process)?;
+        let now = asleep(process, tid)?;
         if now == position {
             return frames;
         }
@@ -80,10 +81,10 @@ fn stack(
     None
 }
 
-/// Looks at the first thread until it sleeps; returns its stack pointer and program counter.
-fn asleep(process: &Process) -> Option<(u64, u64)> {
+/// Looks at a thread until it sleeps; returns its stack pointer and program counter.
+fn asleep(process: &Process, tid: u32) -> Option<(u64, u64)> {
     for _ in 0..NAP_LOOKS {
-        match task::position_of(process, process.pid()) {
+        match task::position_of(process, tid) {
             Position::Blocked { stack_pointer, pc } => return Some((stack_pointer, pc)),
             Position::Running => thread::sleep(NAP),
             Position::Unknown => return None,

@@ -1,0 +1,200 @@
+//! Threads that have called into a library, by its thread-local variables.
+//!
+//! The variables of a library that was loaded while the program ran (dlopen(3), as by Python) are made for a
+//! thread when the thread first touches them (glibc, elf/dl-tls.c, `tls_get_addr_tail`). So the table of a
+//! thread tells whether it has run the library's code: no name and no place tells that of a thread that now
+//! computes elsewhere. Of a library that the program was linked with, the variables are made with the thread,
+//! and nothing is known. Threads that the library itself has started are left out, by the function that they
+//! were started with.
+//!
+//! glibc on x86-64 alone: its descriptions of threads (`struct pthread`, nptl/descr.h) have been the same in
+//! these places from 2.4 to 2.42.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    modules::Modules,
+    task::{Position, position_of},
+};
+use crate::{memory::Memory, process::Process};
+use nccl_library::elf::RuntimeAddr;
+
+/// Maximum number of threads of a process that are looked at.
+const MAX_THREADS: usize = 512;
+/// Maximum number of links of the list of threads that are followed.
+const MAX_LINKS: usize = 4 * MAX_THREADS;
+/// Bytes below the end of a stack among which the description of its thread is: the static thread-local
+/// variables of all libraries, and the description itself.
+const ABOVE_STACK: u64 = 32 << 10;
+
+/// Places in a description: its own address at 0 and here, the table of thread-local variables, the link to
+/// another description, and the thread's number (`tcbhead_t`, sysdeps/x86_64/nptl/tls.h).
+const SELF: usize = 16;
+const TABLE: usize = 8;
+const LINK: usize = 704;
+const NUMBER: usize = 720;
+/// Words among which the function is that the thread was started with, and behind it its argument: behind the
+/// values of `pthread_setspecific(3)` and the pointers to more of them.
+const START: usize = 1552;
+const DESCRIPTION: usize = 1808;
+
+/// Maximum number of a module with thread-local variables.
+const MAX_MODULE: u64 = 1 << 16;
+/// Maximum number of relocations of a library that are read, beside the relative ones, which stand first.
+const MAX_RELOCATIONS: u64 = 1 << 14;
+/// Maximum number of entries of a library's dynamic section.
+const MAX_ENTRIES: u64 = 256;
+const DT_RELA: u64 = 7;
+const DT_RELASZ: u64 = 8;
+const DT_RELACOUNT: u64 = 0x6fff_fff9;
+/// Relocation by which a library learns its own module number, without a symbol.
+const R_X86_64_DTPMOD64: u64 = 16;
+
+/// Returns the threads of a process, without its first, that have called into the libraries with these
+/// inodes; empty if that is not known.
+pub fn callers(process: &Process, libraries: &BTreeSet<u64>) -> BTreeSet<u32> {
+    if !cfg!(target_arch = "x86_64") {
+        return BTreeSet::new();
+    }
+    find(process, libraries).unwrap_or_default()
+}
+
+fn find(process: &Process, libraries: &BTreeSet<u64>) -> Option<BTreeSet<u32>> {
+    let memory = Memory::new(process);
+    let mut modules = Modules::read(process).ok()?;
+    let numbers: BTreeSet<u64> =
+        libraries.iter().filter_map(|inode| module_number(memory, &mut modules, *inode)).collect();
+    if numbers.is_empty() {
+        return None;
+    }
+    let tids = process.thread_ids().take(MAX_THREADS);
+    let tids: BTreeMap<u32, u32> = tids.filter_map(|tid| Some((process.own_thread_id(tid)?, tid))).collect();
+    let threads = Descriptions { memory, tids: &tids }.of_all(process, &modules);
+    let is_caller = |description: &Description| {
+        numbers.iter().any(|number| description.has_variables_of(memory, *number) == Some(true))
+            && !description.was_started_by(memory, &modules, libraries)
+    };
+    Some(threads.iter().filter(|(_, description)| is_caller(description)).map(|(tid, _)| *tid).collect())
+}
+
+/// Returns the number under which a loaded library has its thread-local variables, from the relocations that
+/// the loader has applied.
+fn module_number(memory: Memory<'_>, modules: &mut Modules, inode: u64) -> Option<u64> {
+    let code = modules.code_of(&BTreeSet::from([inode]));
+    let module = modules.module(memory, code.first()?.0)?;
+    let at = |address: u64| RuntimeAddr(module.bias.wrapping_add(address));
+    let mut entries = [None; 3];
+    for entry in 0..MAX_ENTRIES {
+        let words = memory.words(RuntimeAddr(module.dynamic?.checked_add(entry * 16)?), 2).ok()?;
+        let [tag, value] = words[..] else { return None };
+        match tag {
+            0 => break,
+            DT_RELA => entries[0] = Some(value),
+            DT_RELASZ => entries[1] = Some(value),
+            DT_RELACOUNT => entries[2] = Some(value),
+            _ => {}
+        }
+    }
+    let [Some(table), Some(size), relative] = entries else { return None };
+    // The loader replaces the address by that in memory, where it may write to the section.
+    let table = if table < module.bias { at(table) } else { RuntimeAddr(table) };
+    let first = relative.unwrap_or(0);
+    let count = (size / 24).checked_sub(first)?.min(MAX_RELOCATIONS);
+    let words = memory.words(RuntimeAddr(table.0.checked_add(first.checked_mul(24)?)?), count * 3).ok()?;
+    let [place, ..] = words.as_chunks::<3>().0.iter().find(|[_, info, _]| *info == R_X86_64_DTPMOD64)?;
+    memory.word(at(*place)).ok().filter(|number| (1..=MAX_MODULE).contains(number))
+}
+
+/// The C library's description of a thread.
+struct Description {
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl Description {
+    fn word(&self, place: usize) -> Option<u64> {
+        Some(u64::from_le_bytes(self.bytes.get(place..place + 8)?.try_into().ok()?))
+    }
+
+    fn number(&self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.bytes.get(NUMBER..NUMBER + 4)?.try_into().ok()?))
+    }
+
+    /// Tells whether the thread has variables of this module; `None` if they were made with the thread.
+    fn has_variables_of(&self, memory: Memory<'_>, module: u64) -> Option<bool> {
+        let table = self.word(TABLE)?;
+        // The entry before the first has the number of entries.
+        let count = memory.word(RuntimeAddr(table.checked_sub(16)?)).ok()?;
+        if count < module {
+            return Some(false);
+        }
+        let place = memory.word(RuntimeAddr(table.checked_add(module * 16)?)).ok()?;
+        let is_static = (self.at.saturating_sub(ABOVE_STACK)..self.at).contains(&place);
+        (!is_static).then_some(!matches!(place, 0 | u64::MAX))
+    }
+
+    /// Tells whether the thread was started by one of these libraries: its function is there, or, if C++'s
+    /// library started it for somebody, the class of the argument (`std::thread::_State`).
+    fn was_started_by(&self, memory: Memory<'_>, modules: &Modules, libraries: &BTreeSet<u64>) -> bool {
+        let is_of =
+            |address: u64| modules.inode_at_or_below(address).is_some_and(|inode| libraries.contains(&inode));
+        let start = (START..DESCRIPTION).step_by(8).find_map(|place| {
+            let function = self.word(place).filter(|function| modules.is_code(*function))?;
+            Some((function, self.word(place + 8)))
+        });
+        let Some((function, argument)) = start else { return false };
+        is_of(function)
+            || argument.is_some_and(|argument| memory.word(RuntimeAddr(argument)).is_ok_and(is_of))
+    }
+}
+
+/// Reader of the descriptions of threads. `tids` are the kernel's numbers of the threads, by the process's own.
+struct Descriptions<'a> {
+    memory: Memory<'a>,
+    tids: &'a BTreeMap<u32, u32>,
+}
+
+impl Descriptions<'_> {
+    /// Returns the descriptions of all threads with stacks that the C library made, by the kernel's numbers:
+    /// it links them to a ring, of which a thread that sleeps shows one.
+    fn of_all(&self, process: &Process, modules: &Modules) -> BTreeMap<u32, Description> {
+        let mut found = BTreeMap::new();
+        let first = self.tids.values().filter(|tid| **tid != process.pid()).find_map(|tid| {
+            let Position::Blocked { stack_pointer, .. } = position_of(process, *tid) else { return None };
+            let stack = modules.at(stack_pointer)?;
+            self.below(stack.end.0.saturating_sub(ABOVE_STACK).max(stack.start.0), stack.end.0)
+        });
+        let Some(first) = first else { return found };
+        let mut at = first;
+        for _ in 0..MAX_LINKS {
+            // The ring's head, which is in no thread, has a link alone.
+            if let Some((tid, description)) = self.at(at) {
+                found.insert(tid, description);
+            }
+            let link = at.checked_add(LINK as u64).map(RuntimeAddr);
+            let Some(next) = link.and_then(|link| self.memory.word(link).ok()) else { break };
+            at = next.wrapping_sub(LINK as u64);
+            if at == first {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Reads the description at an address, if it is that of a thread of the process.
+    fn at(&self, at: u64) -> Option<(u32, Description)> {
+        let bytes = self.memory.bytes(RuntimeAddr(at), DESCRIPTION as u64).ok()?;
+        let description = Description { at, bytes };
+        let is_one = description.word(0) == Some(at) && description.word(SELF) == Some(at);
+        let tid = self.tids.get(&description.number()?)?;
+        is_one.then_some((*tid, description))
+    }
+
+    /// Returns the address of a description between two addresses.
+    fn below(&self, start: u64, end: u64) -> Option<u64> {
+        let words = self.memory.words(RuntimeAddr(start), end.checked_sub(start)? / 8).ok()?;
+        let at = |index: usize| start + index as u64 * 8;
+        let mut likely = (0..words.len()).filter(|index| words[*index] == at(*index)).map(at);
+        likely.find(|at| self.at(*at).is_some())
+    }
+}
