@@ -134,7 +134,7 @@ fn the_line_of_a_rank_that_works_in_another_thread_is_that_threads() {
     let absent = ranks[ABSENT as usize].pid();
     let process = list(&json["processes"]).iter().find(|process| process["pid"] == absent).unwrap();
     // Its other threads have not called NCCL, or are NCCL's.
-    let [caller] = list(&process["ncclCallers"]) else { panic!("{process:#}") };
+    let [caller] = &**list(&process["ncclCallers"]) else { panic!("{process:#}") };
     let of_worker = list(&process["python"]["threads"]).iter().find(|thread| thread["tid"] == caller["tid"]);
     let functions: Vec<String> =
         frames(of_worker.unwrap()).into_iter().map(|(function, ..)| function).take(2).collect();
