@@ -87,6 +87,7 @@ pub use verdict::{JobVerdict, Kind, KnownBug, State, Verdict};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::time::ClockId;
+use torch_history::{Builds, ProcessHistory};
 
 use inspect::{
     adapters::PortWatch,
@@ -152,16 +153,14 @@ pub fn dump(
     let ports = PortWatch::start();
     let mut targets = process::find(processes.into_iter().map(|process| (process, None)), options, progress);
     let runtimes = python::Runtimes::default();
-    let mut histories = None;
-    // What takes its time is looked at between readings, when there is nothing else to do.
-    let mut readings =
-        take_readings(&mut targets, options, &mut gpus, &mut |targets, readings| match readings {
-            1 => look_at_threads(targets, options, &runtimes),
-            _ => {
-                histories =
-                    Some(torch_notes::histories(targets.iter().map(|target| &target.process), &runtimes));
-            }
-        });
+    let mut histories = Vec::new();
+    // What takes its time is looked at between the first readings, when there is nothing else to do. A job that
+    // moves has no others.
+    let mut readings = take_readings(&mut targets, options, &mut gpus, &mut |targets, readings| {
+        if readings == 1 {
+            histories = look_between(targets, options, &runtimes);
+        }
+    });
     let mut has_more = false;
     for target in targets.iter_mut().filter(|target| target.may_lack_one()) {
         has_more |= target.search_all(options, progress);
@@ -189,8 +188,6 @@ pub fn dump(
         target.look_at_job(&ranks);
     }
     process::look_at_stores(&mut targets);
-    let histories = histories
-        .unwrap_or_else(|| torch_notes::histories(targets.iter().map(|target| &target.process), &runtimes));
     let torch_notes = torch_notes::notes(histories, &mut ranks);
     for target in &mut targets {
         target.note_silence();
@@ -250,15 +247,23 @@ fn take_readings(
     }
 }
 
-/// Looks at the threads of all processes, of some at once: sampling a thread that runs takes its time, as
-/// long as others have the processors.
-fn look_at_threads(targets: &mut [process::Target], options: &DumpOptions, runtimes: &python::Runtimes) {
+/// Looks at the threads of all processes and at torch's notes in them, which it returns: of some at once, as
+/// sampling a thread that runs takes its time, as long as others have the processors.
+fn look_between(
+    targets: &mut [process::Target],
+    options: &DumpOptions,
+    runtimes: &python::Runtimes,
+) -> Vec<ProcessHistory> {
     let names = Names::new(options.debug_files.clone());
     let sampler = Sampler::default();
-    some_at_once(targets.iter_mut(), &|target| {
+    let mut all: Vec<(&mut process::Target, ProcessHistory)> =
+        targets.iter_mut().map(|target| (target, ProcessHistory::default())).collect();
+    some_at_once(all.iter_mut(), &|(target, history)| {
         target.look_at_threads(options.stacks, &names, &sampler);
         target.look_at_python(options.stacks, runtimes);
+        *history = torch_history::read(&target.process, &mut Builds::default(), runtimes);
     });
+    all.into_iter().map(|(_, history)| history).collect()
 }
 
 /// Does the work for all items, for some of them at the same time.

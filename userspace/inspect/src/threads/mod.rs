@@ -105,7 +105,8 @@ pub fn look(
     let tasks = task::list(process, MAX_THREADS);
     let running = tasks.iter().filter(|task| task.position == Position::Running);
     let running: Vec<u32> = running.map(|task| task.tid).take(MAX_SAMPLED).collect();
-    let mut samples = Samples::take(sampler, &running, SAMPLING);
+    let sleeps = |tid| matches!(task::position_of(process, tid), Position::Blocked { .. });
+    let mut samples = Samples::take(sampler, &running, SAMPLING, sleeps);
     let mut looker = Looker { memory: Memory::new(process), process, modules, nccl, stacks_of, names };
     tasks.iter().filter_map(|task| looker.thread(task, &mut samples)).collect()
 }

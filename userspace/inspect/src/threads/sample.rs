@@ -33,7 +33,7 @@ const DATA_HEAD: usize = 1024;
 const PERIOD: u64 = 200_000;
 /// Bytes of the stack in each sample.
 const STACK: u32 = 16 << 10;
-/// Maximum number of waits of the time given, as long as a thread has no sample.
+/// Maximum number of waits of the time given, as long as a thread that does not sleep has no sample.
 const ROUNDS: usize = 10;
 /// Pages of samples of one thread, a power of 2: seven samples.
 const PAGES: usize = 32;
@@ -56,8 +56,14 @@ pub struct Sampler {
 pub(super) struct Samples(HashMap<u32, io::Result<Vec<Stack>>>);
 
 impl Samples {
-    /// Samples these threads, all at the same time, for `time`, and again while one of them has no sample.
-    pub(super) fn take(sampler: &Sampler, threads: &[u32], time: Duration) -> Self {
+    /// Samples these threads, all at the same time, for `time`, and again while one of them that does not sleep
+    /// has no sample.
+    pub(super) fn take(
+        sampler: &Sampler,
+        threads: &[u32],
+        time: Duration,
+        sleeps: impl Fn(u32) -> bool,
+    ) -> Self {
         if threads.is_empty() || !cfg!(target_arch = "x86_64") {
             return Self::default();
         }
@@ -68,12 +74,16 @@ impl Samples {
             );
         }
         let rings: Vec<_> = threads.iter().map(|thread| (*thread, Ring::open(*thread))).collect();
-        // A thread that waits for a processor gives no sample before it gets one.
+        // A thread that waits for a processor gives no sample before it gets one, and one that has gone to sleep
+        // gives none at all.
+        let is_done = |(tid, ring): &(u32, io::Result<Ring>)| {
+            ring.as_ref().map_or(true, |ring| ring.filled() > 0 || sleeps(*tid))
+        };
         for _ in 0..ROUNDS {
-            if rings.iter().flat_map(|(_, ring)| ring).all(|ring| ring.filled() > 0) {
+            thread::sleep(time);
+            if rings.iter().all(is_done) {
                 break;
             }
-            thread::sleep(time);
         }
         Self(rings.into_iter().map(|(thread, ring)| (thread, ring.map(Ring::stacks))).collect())
     }
