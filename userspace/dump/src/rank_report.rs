@@ -65,6 +65,9 @@ pub struct RankReport {
     /// torch's notes of the rank; null without torch, or where it is not known which process group it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noted: Option<Noted>,
+    /// The same of each of several process groups, of which one is this communicator and nothing tells which.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub noted_twins: Vec<Noted>,
     pub motion: Motion,
     /// Ops in the list of this rank's proxy that are other ranks'. They are given to those before anything is
     /// judged.

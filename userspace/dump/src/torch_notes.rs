@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{RankReport, some_at_once};
+use super::{RankReport, some_at_once, verdict::COUNTED};
 use flow::text::joined;
 use inspect::{process::Process, python::Runtimes};
 use torch::flight_recorder::{Entry, ProcessGroup};
@@ -20,6 +20,9 @@ const MAX_GROUPS: usize = 32;
 /// Maximum number of collectives of a rank that are kept: the latest. A rank whose program runs ahead of its
 /// GPU calls some tens of them.
 const MAX_CALLS: usize = 64;
+
+/// Maximum number of groups of the same ranks of which all are kept.
+const MAX_TWINS: usize = 4;
 
 /// Reads torch's notes of these processes.
 pub(crate) fn histories<'p>(
@@ -85,6 +88,8 @@ fn add(ranks: &mut [RankReport], processes: &[ProcessHistory], groups: &[GroupHi
     for rank in ranks {
         let notes = notes_of(rank, processes);
         rank.noted = notes.and_then(|notes| of_rank(rank, notes, groups, counted.get(&*rank.comm_hash)));
+        let twins = notes.filter(|_| rank.noted.is_none()).map(|notes| twins(rank, notes, groups));
+        rank.noted_twins = twins.unwrap_or_default();
     }
 }
 
@@ -147,7 +152,8 @@ fn counted(
 /// Returns the notes of the only group that can be this communicator's. Of several such groups it is the one
 /// that NCCL knows by its name, or else the only one with collectives, or with sends and receives where the
 /// communicator has had no collective: torch makes a communicator of its own for the sends and receives of two
-/// ranks; or else the one with as many collectives (`counted`).
+/// ranks; or else the only one with sends and receives, if the communicator has had some; or else the one with as
+/// many collectives (`counted`).
 fn of_rank(
     rank: &RankReport,
     notes: &NotesReport,
@@ -174,12 +180,41 @@ fn of_rank(
         _ => None,
     };
     let has_no_collective = rank.counters.launched() == Some(0);
+    let with_messages = || -> Vec<_> {
+        let has_all = |(ring, _): &Fitting<'_>| ring.torn == 0 && has_first(ring);
+        let all = Some(&fitting).filter(|fitting| has_messages(rank) && fitting.iter().all(has_all));
+        let is_sent = |entry: &Entry| entry.is_p2p || !COUNTED.contains(&entry.function());
+        let has_some = |(ring, group): &&Fitting<'_>| entries_of(ring, group).any(is_sent);
+        all.into_iter().flatten().filter(has_some).copied().collect()
+    };
     // A rank that has called nothing of its only group is the one to be told of.
     only(&of(&is_named))
         .or_else(|| has_no_collective.then(|| only(&with(true)))?)
         .or_else(|| only(&with(false)))
         .or_else(|| only(&fitting))
+        .or_else(|| only(&with_messages()))
         .or_else(|| only(&of(&is_counted)))
+}
+
+/// Returns the notes of all groups that can be this communicator; none of very many.
+fn twins(rank: &RankReport, notes: &NotesReport, groups: &[GroupHistory]) -> Vec<Noted> {
+    let fitting = fitting(rank, notes, groups);
+    let few = Some(fitting).filter(|fitting| fitting.len() <= MAX_TWINS);
+    few.into_iter().flatten().map(|(ring, group)| noted(notes, ring, group)).collect()
+}
+
+/// Tells whether a communicator has launched sends and receives, or was asked for some: also those that a
+/// collective is made of.
+fn has_messages(rank: &RankReport) -> bool {
+    let is_launched = rank.counters.p2p_op_count.is_some_and(|count| count > 0) && !rank.shares_resources;
+    is_launched
+        || rank.pending.as_ref().is_some_and(|pending| pending.p2p > 0)
+        || rank.proxy.ops.iter().any(|op| op.p2p)
+}
+
+/// Tells whether nothing in a ring was overwritten.
+fn has_first(ring: &RingReport) -> bool {
+    ring.recorded <= ring.max_entries
 }
 
 fn entries_of<'a>(ring: &'a RingReport, group: &'a ProcessGroup) -> impl Iterator<Item = &'a Entry> {
@@ -191,7 +226,7 @@ fn noted(notes: &NotesReport, ring: &RingReport, group: &ProcessGroup) -> Noted 
     let entries: Vec<&Entry> = entries_of(ring, group).collect();
     let all = Noted::of(&entries, notes.read_ns, MAX_CALLS);
     // A count says something only if nothing was overwritten.
-    let has_first = ring.recorded <= ring.max_entries;
+    let has_first = has_first(ring);
     Noted {
         group: names::group(&group.name, &group.description),
         noticed_ns: ring.noticed_ns,
@@ -310,6 +345,38 @@ mod tests {
         assert_eq!((noted(0).as_deref(), noted(1).as_deref()), (Some("(9)"), None));
     }
 
+    /// Two groups of the same two processes, each with collectives, and one with sends.
+    #[test]
+    fn a_communicator_with_sends_has_the_only_group_with_sends() {
+        let noted = |of_ninth: Entry, recorded, counters: Counters, shares_resources| {
+            let twins = vec![group("3", &[4, 5]), group("9", &[4, 5])];
+            let entries = vec![entry("3", 1, true), entry("9", 1, true), of_ninth];
+            let mut process = process(twins, entries);
+            process.notes.as_mut().unwrap().rings[0].recorded = recorded;
+            let mut ranks = [RankReport {
+                comm_hash: "0x7".to_owned(),
+                pid: 7,
+                n_ranks: 2,
+                rank: 1,
+                counters,
+                shares_resources,
+                ..RankReport::default()
+            }];
+            notes(vec![process], &mut ranks);
+            ranks[0].noted.as_ref().map(|noted| noted.group.clone())
+        };
+        let sent =
+            |count| Counters { coll_op_count: Some(9), p2p_op_count: Some(count), ..Counters::default() };
+        let send = || Entry { is_p2p: true, ..entry("9", 2, false) };
+        let all_to_all = Entry { profiling_name: "nccl:all_to_all".to_owned(), ..entry("9", 2, false) };
+        assert_eq!(noted(send(), 3, sent(4), false).as_deref(), Some("(9)"));
+        assert_eq!(noted(all_to_all, 3, sent(4), false).as_deref(), Some("(9)"), "it is made of sends");
+        assert_eq!(noted(send(), 3, sent(0), false), None, "it has sent nothing");
+        assert_eq!(noted(send(), 3, sent(4), true), None, "another one may have sent it");
+        assert_eq!(noted(send(), 2001, sent(4), false), None, "sends of the other may be overwritten");
+        assert_eq!(noted(entry("9", 2, false), 3, sent(4), false), None, "neither has sent anything");
+    }
+
     /// Two groups of the same two processes, each with collectives.
     #[test]
     fn twins_are_told_apart_by_the_number_of_collectives_on_all_ranks() {
@@ -359,6 +426,20 @@ mod tests {
         // Two groups of the same ranks that were both called: only NCCL's name tells them apart.
         let twins = || vec![group("3", &[4, 5]), group("9", &[4, 5])];
         assert_eq!(noted_of(None, process(twins(), entries.clone())), None);
+        let twins_of = |groups| {
+            let mut ranks = [RankReport {
+                comm_hash: "0x7".to_owned(),
+                pid: 7,
+                n_ranks: 2,
+                rank: 1,
+                ..RankReport::default()
+            }];
+            notes(vec![process(groups, entries.clone())], &mut ranks);
+            let [rank] = ranks;
+            rank.noted_twins.into_iter().map(|noted| noted.group).collect::<Vec<_>>()
+        };
+        assert_eq!(twins_of(twins()), ["(3)", "(9)"], "the notes of both are kept");
+        assert_eq!(twins_of(groups()), [""; 0], "it is known which it is");
         assert_eq!(noted_of(Some("9"), process(twins(), entries.clone())).unwrap().last_seq(), Some(7));
         // A group that was not called is not the one that NCCL has.
         let found = noted_of(None, process(twins(), entries[..2].to_vec())).unwrap();

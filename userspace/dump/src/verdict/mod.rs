@@ -51,7 +51,7 @@ use std::{collections::BTreeSet, fmt::Display};
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::{case::named, job::over as over_all};
+pub(super) use self::{case::named, job::over as over_all, noted::COUNTED};
 use self::{
     case::{BE, Case, MAX_SENTENCES, subject},
     common_calls::CommonCall,

@@ -22,7 +22,7 @@ use torch_history::{
 const MAX_LISTED: usize = 4;
 
 /// Functions of torch's that NCCL's counters count (`seqNumber`); others are made of sends and receives.
-const COUNTED: [&str; 9] = [
+pub(crate) const COUNTED: [&str; 9] = [
     "all_reduce",
     "allreduce",
     "broadcast",
@@ -85,6 +85,27 @@ impl<'a> View<'a> {
             return None;
         }
         Self::of_ranks(case.ranks.values().copied())
+    }
+
+    /// Takes the notes of all groups that can be a case; `None` where those of a rank are missing or not whole,
+    /// or where something has moved since.
+    fn of_twins(case: &Case<'a>) -> Option<Vec<Self>> {
+        let is_still = case.ranks.values().all(|rank| rank.motion.is_still());
+        let first = case.ranks.values().next()?;
+        if !is_still || case.ranks.len() < case.reports.len() || case.ranks.len() < 2 {
+            return None;
+        }
+        let view = |group: &'a str| {
+            let of_rank = |rank: &&'a RankReport| {
+                let mut twins = rank.noted_twins.iter().filter(|noted| noted.group == group && noted.is_whole);
+                Some((rank.rank, twins.next()?))
+            };
+            let ranks: Option<_> = case.ranks.values().map(of_rank).collect();
+            Some(Self { group, ranks: ranks? })
+        };
+        let is_one = |rank: &&RankReport| rank.noted_twins.len() == first.noted_twins.len();
+        let all = case.ranks.values().all(is_one);
+        first.noted_twins.iter().filter(|_| all).map(|noted| view(&noted.group)).collect()
     }
 
     fn of_ranks(ranks: impl Iterator<Item = &'a RankReport>) -> Option<Self> {
@@ -222,7 +243,7 @@ pub(super) fn tell_a_difference(ranks: &[RankReport]) -> bool {
 
 /// Returns the verdict, weighed with torch's notes.
 pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
-    let Some(view) = View::of(case) else { return verdict };
+    let Some(view) = View::of(case) else { return weigh_twins(case, verdict) };
     let (late, difference) = (view.late(), view.difference());
     let by_gpus = verdict.is_by_gpus(case.ranks.values().copied());
     match verdict.state {
@@ -246,14 +267,7 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
             (None, Some(late)) => verdict.evidence.extend([view.late_sentence(&late), BOTH.to_owned()]),
             (None, None) => match &*view.one_sided() {
                 [] => verdict.evidence.push(view.progress()),
-                open => {
-                    let mut evidence = vec![format!("nothing moved for {:.1} s", case.seconds)];
-                    evidence.extend(open.iter().take(MAX_LISTED).map(OneSided::sentence));
-                    let whom = open.iter().map(|one| (one.rank, one.peer));
-                    let mut found = without_counterpart(whom, evidence);
-                    case.add_halted(&mut found);
-                    verdict = found.with(verdict.evidence);
-                }
+                open => verdict = one_sided(case, open).with(verdict.evidence),
             },
         },
         // A GPU that runs something does so in another communicator, or for no communicator.
@@ -281,6 +295,32 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
     }
     verdict.evidence.push(view.age());
     verdict
+}
+
+/// Weighs the notes of several process groups of the same ranks, of which nothing tells which is this
+/// communicator: if sends and receives of one of them alone lack their other ends, the ranks wait for each
+/// other, in whichever communicator.
+fn weigh_twins(case: &Case<'_>, verdict: Verdict) -> Verdict {
+    let Some(views) = View::of_twins(case).filter(|_| verdict.state == State::Unknown) else { return verdict };
+    let open: Vec<(&View<'_>, Vec<OneSided<'_>>)> =
+        views.iter().map(|view| (view, view.one_sided())).filter(|(_, open)| !open.is_empty()).collect();
+    let [(view, open)] = &*open else { return verdict };
+    let which = format!(
+        "that is in {}; which communicator it is, nothing tells: process groups {} have the same ranks",
+        view.group,
+        joined(views.iter().map(|view| view.group), ", ")
+    );
+    one_sided(case, open).with([which]).with(verdict.evidence).with([view.age()])
+}
+
+/// Returns the verdict that ranks wait for sends and receives that their peers have not called.
+fn one_sided(case: &Case<'_>, open: &[OneSided<'_>]) -> Verdict {
+    let mut evidence = vec![format!("nothing moved for {:.1} s", case.seconds)];
+    evidence.extend(open.iter().take(MAX_LISTED).map(OneSided::sentence));
+    let whom = open.iter().map(|one| (one.rank, one.peer));
+    let mut found = without_counterpart(whom, evidence);
+    case.add_halted(&mut found);
+    found
 }
 
 /// Sentences that leave both explanations open.

@@ -221,3 +221,34 @@ fn a_receive_that_no_send_was_called_for_names_the_rank_that_should_send() {
     // The receive was called a moment ago.
     assert_eq!(judged(with_messages(1, 0, 3, 0), with_messages(0, 2, 0, 0)).state, State::Unknown);
 }
+
+/// Two ranks of which torch has two groups each: which of them the communicator is, nothing tells.
+#[test]
+fn ranks_that_wait_for_each_other_in_one_of_two_groups_are_named_whichever_communicator_it_is() {
+    let group = |name: &str, noted: Noted| Noted { group: name.to_owned(), ..noted };
+    let judged = |first: [Noted; 2], second: [Noted; 2]| {
+        let [a, b] = first;
+        let [c, d] = second;
+        let twins = [vec![group("(0)", a), group("(pp)", c)], vec![group("(0)", b), group("(pp)", d)]];
+        let ranks = twins.into_iter().zip([0, 1]).map(|(noted_twins, number)| RankReport {
+            n_ranks: 2,
+            noted_twins,
+            ..over_nvlink(number, 1, Some(Work::Waits))
+        });
+        judge(&ranks.collect::<Vec<_>>(), &[])
+    };
+    let through = || [noted(&[REDUCE], 1), noted(&[REDUCE], 1)];
+    let both_receive = || [with_messages(1, 0, 1, 9), with_messages(0, 0, 1, 9)];
+    let verdict = judged(through(), both_receive());
+    assert_eq!(verdict.kind, Some(Kind::NoCounterpart), "{verdict:#?}");
+    says(&verdict, "rank 0 called recv [1024] Float (model.py:9) 9.0 s before, and rank 1 has called 0 of 1 sends to rank 0");
+    says(&verdict, "which communicator it is, nothing tells: process groups (0), (pp) have the same ranks");
+    // In both, none, or as the other side sends, nothing is known.
+    let unknown = |first, second| assert_eq!(judged(first, second).kind, None);
+    unknown(both_receive(), both_receive());
+    unknown(through(), through());
+    unknown(through(), [with_messages(1, 0, 3, 9), with_messages(0, 3, 0, 9)]);
+    let [mut torn, other] = through();
+    torn.is_whole = false;
+    unknown([torn, other], both_receive());
+}
