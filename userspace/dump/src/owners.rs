@@ -151,12 +151,22 @@ impl<'r> Group<'r> {
     fn fits(&self, other: &Self) -> bool {
         let agree =
             |one: Option<&str>, other: Option<&str>| one.zip(other).is_none_or(|(one, other)| one == other);
-        let may_be_one = || agree(self.user, other.user) && agree(self.job, other.job);
+        // A user who has one number on several hosts has it on all: then only a name can make two one.
+        let are_of_namespaces = || self.has_own_numbers() && other.has_own_numbers();
+        let is_named = || self.user.is_some() && other.user.is_some();
+        let may_be_one = || {
+            agree(self.user, other.user) && agree(self.job, other.job) && (is_named() || are_of_namespaces())
+        };
         !(self.is_contested || other.is_contested)
             // Parts of one job of a user, on other hosts, can have numbers of their own.
             && (!self.uids.is_disjoint(&other.uids) || may_be_one())
             && self.numbers.is_disjoint(&other.numbers)
             && self.hosts.is_disjoint(&other.hosts)
+    }
+
+    /// Tells whether the owner has another number on each host, as users in namespaces have, or none is known.
+    fn has_own_numbers(&self) -> bool {
+        self.uids.is_empty() || self.uids.len() >= self.hosts.len()
     }
 
     fn join(&mut self, other: Self) {
@@ -208,7 +218,8 @@ impl<'r> Group<'r> {
 ///
 /// Ranks of different owners stay together only where nothing speaks against it, on different hosts and with
 /// different numbers: with user namespaces, the users of one job can have other numbers on each host. But
-/// nothing proves that they are one job, so that a verdict on them does not count.
+/// nothing proves that they are one job, so that a verdict on them does not count. A number that is the same on
+/// several hosts proves it: names can be missing, as those of LDAP do.
 ///
 /// Pods of several tenants often have one user, and a job can have several pods. So the ranks of one owner are
 /// told apart by container only where two containers claim one rank.
@@ -369,6 +380,26 @@ mod tests {
         assert_eq!(doubt(&[process("a", 1, 1000, None), process("b", 1, 1000, None)]), None);
         let older = [ProcessReport { host: "a".into(), pid: 1, ..ProcessReport::default() }];
         assert_eq!(numbers(vec![rank(0, "a", 1), rank(1, "b", 1)], &older), [vec![1, 1]]);
+    }
+
+    /// Users whom no `/etc/passwd` names, as those of LDAP.
+    #[test]
+    fn a_number_that_is_one_on_several_hosts_is_the_owner_and_a_forged_rank_makes_no_doubt() {
+        let processes = [("a", 1000), ("b", 1000), ("c", 666), ("d", 666), ("c", 1000)]
+            .map(|(host, uid)| process(host, uid, uid, None));
+        let of = |number, host, uid| rank(number, host, uid);
+        let job = || vec![of(0, "a", 1000), of(1, "b", 1000)];
+        let told = claims([job(), vec![of(2, "c", 666)]].concat(), &processes);
+        let pids: Vec<Vec<u32>> =
+            told.iter().map(|claim| claim.ranks.iter().map(|rank| rank.pid).collect()).collect();
+        assert_eq!(pids, [vec![1000, 1000], vec![666]]);
+        assert!(told.iter().all(|claim| claim.doubt.is_none()));
+        assert!(told[0].others[0].starts_with("processes of user 666 claim to be ranks 2 of"), "{told:?}");
+        // On two hosts, and beside the job on one of its hosts.
+        let forged = vec![of(2, "c", 666), of(3, "d", 666)];
+        assert_eq!(numbers([job(), forged].concat(), &processes), [vec![666, 666], vec![1000, 1000]]);
+        let on_three = [job(), vec![of(3, "c", 1000), of(2, "c", 666)]].concat();
+        assert_eq!(numbers(on_three, &processes), [vec![1000, 1000, 1000], vec![666]]);
     }
 
     #[test]
