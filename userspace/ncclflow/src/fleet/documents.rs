@@ -4,9 +4,11 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, de::DeserializeOwned};
 
 /// Most values of a document; of a longer one, into which dumps of many hosts were merged, least bytes for each
-/// value. In memory one takes up to a hundred bytes. Dumps have 15 bytes for each, without spaces.
+/// value. Dumps have 15 bytes for each, without spaces.
 const MAX_VALUES: usize = 1 << 21;
 const MIN_BYTES: usize = 8;
+/// Most bytes that a value takes in memory.
+const VALUE: usize = 100;
 
 /// What all documents begin with, whatever their version.
 #[derive(Deserialize)]
@@ -40,6 +42,11 @@ pub fn documents<T: DeserializeOwned>(text: &[u8], what: &str, schema: u32) -> R
         from = to;
     }
     Ok(all)
+}
+
+/// Returns about how many bytes a document takes in memory, with its text.
+pub(super) fn weight(document: &[u8]) -> usize {
+    document.len().saturating_add(values(document).saturating_mul(VALUE))
 }
 
 /// Counts the values of a document, before there is one in memory: lists, objects, and what a comma parts.

@@ -26,10 +26,14 @@ pub use not_read::HostsNotRead;
 pub use way::{Selector, Whom, slurm_job};
 
 use children::{End, Limits, Outcome};
-use documents::without_greeting;
+use documents::{weight, without_greeting};
 use dump::{HostNotRead, OfHost};
 use host_names::is_host;
 use output::{Answer, Sink};
+
+/// Most bytes that the answers of all hosts take in memory. Those of a thousand hosts with eight ranks each take
+/// half of that.
+const MAX_WEIGHT: usize = 4 << 30;
 
 /// Hosts, and how they are asked.
 #[derive(Clone, Debug)]
@@ -70,7 +74,7 @@ impl Fleet {
     /// Nobody says which hosts there are, or none of them answered.
     pub fn ask<T: OfHost>(&self, words: &[String], progress: &mut dyn FnMut(&Asking)) -> Result<Gathered<T>> {
         let words: Vec<String> = self.remote.iter().chain(words).cloned().collect();
-        let mut answers = Answers::<T> { known: BTreeMap::new(), not_read: HostsNotRead::default() };
+        let mut answers = Answers::<T>::new(MAX_WEIGHT);
         let calls = self.whom.calls(self.via.as_deref(), &words, self.each, &mut answers.not_read)?;
         let (hosts, program) = (calls.hosts, calls.program.name().to_owned());
         let limits =
@@ -93,11 +97,38 @@ impl Fleet {
 
 /// Answers by the names under which the hosts were asked.
 struct Answers<T> {
-    known: BTreeMap<String, T>,
+    known: BTreeMap<String, Held<T>>,
     not_read: HostsNotRead,
+    /// Bytes that all take, and most that they may.
+    weight: usize,
+    most: usize,
+}
+
+/// An answer, and the bytes that it takes.
+struct Held<T> {
+    answer: T,
+    weight: usize,
 }
 
 impl<T: OfHost> Answers<T> {
+    fn new(most: usize) -> Self {
+        Self { known: BTreeMap::new(), not_read: HostsNotRead::default(), weight: 0, most }
+    }
+
+    /// Keeps an answer. Of too many bytes the largest answers go, so that a host that says much costs no other.
+    fn keep(&mut self, host: &str, answer: T, weight: usize) {
+        let before = self.known.insert(host.to_owned(), Held { answer, weight });
+        self.weight = self.weight.saturating_sub(before.map_or(0, |held| held.weight)).saturating_add(weight);
+        while self.weight > self.most
+            && let Some(host) =
+                self.known.iter().max_by_key(|(_, held)| held.weight).map(|(host, _)| host.clone())
+        {
+            self.weight -= self.known.remove(&host).map_or(0, |held| held.weight);
+            self.not_read
+                .add(&host, "its answer is not kept: it is the largest, and all take too much memory");
+        }
+    }
+
     fn take(&mut self, outcome: &Outcome, program: &str, hosts: &[String]) {
         match &outcome.said {
             Sink::Host(answer) => {
@@ -136,7 +167,7 @@ impl<T: OfHost> Answers<T> {
         match documents::<T>(text, T::COMMAND, T::SCHEMA) {
             Ok(mut all) if all.len() == 1 && all.first().is_some_and(|one| one.host().is_some()) => {
                 if let Some(one) = all.pop() {
-                    self.known.insert(host.to_owned(), one);
+                    self.keep(host, one, weight(text));
                 }
             }
             Ok(all) if all.is_empty() => self.not_read.add(host, silent()),
@@ -153,8 +184,8 @@ impl<T: OfHost> Answers<T> {
         let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let places: BTreeMap<&String, usize> =
             hosts.iter().enumerate().map(|(at, host)| (host, at)).collect();
-        for (asked, answer) in &self.known {
-            named.entry(answer.host().unwrap_or_default().to_owned()).or_default().push(asked.clone());
+        for (asked, held) in &self.known {
+            named.entry(held.answer.host().unwrap_or_default().to_owned()).or_default().push(asked.clone());
         }
         for (host, mut asked) in named {
             asked.sort_by_key(|name| (short(name) != short(&host), places.get(name).copied(), name.clone()));
@@ -170,8 +201,41 @@ impl<T: OfHost> Answers<T> {
             let why: Vec<String> = dump::grouped(&not_read);
             bail!("no host answered: {}", why.join("; "));
         }
-        let mut answers: Vec<(String, T)> = self.known.into_iter().collect();
+        let mut answers: Vec<(String, Held<T>)> = self.known.into_iter().collect();
         answers.sort_by_key(|(host, _)| places.get(host).copied());
-        Ok(Gathered { answers: answers.into_iter().map(|(_, answer)| answer).collect(), not_read })
+        Ok(Gathered { answers: answers.into_iter().map(|(_, held)| held.answer).collect(), not_read })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dump::DumpReport;
+
+    use super::*;
+
+    #[test]
+    fn of_too_large_answers_the_largest_go_and_small_ones_stay() {
+        let mut answers = Answers::<DumpReport>::new(20_000);
+        let mut add = |host: &str, notes: usize| {
+            let notes = vec!["\"x\""; notes].join(",");
+            let text = format!(
+                "{{\"schema\":1,\"hosts\":[\"{host}\"],\"unixTime\":1,\"processes\":[],\"communicators\":[],\
+                 \"torchNotes\":[{notes}]}}"
+            );
+            let answer = Answer { bytes: text.into_bytes(), is_too_long: false };
+            answers.add(host, &answer, false, String::new);
+        };
+        for number in 0..6 {
+            add(&format!("n{number}"), 1);
+        }
+        // Two that are large, of which each alone has room.
+        add("evil1", 120);
+        add("evil2", 110);
+        add("n6", 1);
+        let Gathered { answers, not_read } = answers.gathered(&[]).unwrap();
+        let hosts: Vec<&str> = answers.iter().filter_map(OfHost::host).collect();
+        assert_eq!(hosts, ["evil2", "n0", "n1", "n2", "n3", "n4", "n5", "n6"]);
+        assert_eq!(not_read.len(), 1);
+        assert!(not_read[0].host == "evil1" && not_read[0].why.contains("it is the largest"), "{not_read:?}");
     }
 }
