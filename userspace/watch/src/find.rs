@@ -32,8 +32,10 @@ use nccl_library::symbols::DebugFiles;
 
 use crate::shares;
 
-/// Time between two rounds.
-const ROUND: Duration = Duration::from_secs(5);
+/// Shortest and longest time between two rounds, and so many times what a round takes: a thousandth of a processor.
+const SHORTEST_ROUND: Duration = Duration::from_secs(1);
+const LONGEST_ROUND: Duration = Duration::from_secs(5);
+const TIMES_A_ROUND: u32 = 1000;
 /// First and longest pause before a process is looked at again that no list tells of.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(10);
@@ -44,6 +46,10 @@ const EARLY_LOOKS: u32 = 5;
 const LISTED_LOOKS: u32 = 3;
 /// Time after which no further process of a tenant is looked at before those of others.
 const TENANT_WITHIN: Duration = Duration::from_secs(10);
+/// Time that one that does not answer takes at least, and first and longest pause of its tenant then.
+const SILENCE: Duration = Duration::from_secs(3);
+const FIRST_PUT_OFF: Duration = Duration::from_mins(1);
+const LONGEST_PUT_OFF: Duration = Duration::from_mins(15);
 /// Time after the round before from which on new processes are said not to be seen.
 const LONG_ROUND: Duration = Duration::from_secs(20);
 /// Most processes that are watched.
@@ -122,6 +128,7 @@ impl Find {
                 known: BTreeMap::new(),
                 left_out: BTreeSet::new(),
                 late: BTreeSet::new(),
+                put_off: HashMap::new(),
             };
             // It ends when nobody listens any more.
             let _ = rounds.run(&asked, &news);
@@ -144,7 +151,7 @@ struct Known {
     threads: u64,
     list: List,
     uses_gpu: bool,
-    has_communicators: bool,
+    communicators: usize,
     /// Nothing of it was left out.
     is_whole: bool,
     looks: u32,
@@ -171,6 +178,8 @@ struct Rounds {
     left_out: BTreeSet<u32>,
     /// Processes that are to be looked at in the next round.
     late: BTreeSet<u32>,
+    /// Tenants of whose processes one did not answer: since when none is looked at, and for how long.
+    put_off: HashMap<Option<Tenant>, (Instant, Duration)>,
 }
 
 /// A process to look at, with its libraries where they are known.
@@ -182,8 +191,9 @@ struct IsOver;
 impl Rounds {
     fn run(mut self, asked: &Receiver<u32>, news: &Sender<Found>) -> Result<(), IsOver> {
         loop {
+            let begun = Instant::now();
             self.round(news)?;
-            let next = Instant::now() + ROUND;
+            let next = Instant::now() + pause_after(begun.elapsed());
             loop {
                 match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
                     Ok(pid) => {
@@ -243,7 +253,7 @@ impl Rounds {
         let mut all: Vec<(bool, Option<Tenant>, u32)> = self
             .known
             .iter()
-            .map(|(pid, known)| (!known.has_communicators, known.tenant.clone(), *pid))
+            .map(|(pid, known)| (known.communicators == 0, known.tenant.clone(), *pid))
             .collect();
         all.sort_by_key(|(is_idle, ..)| *is_idle);
         let known = all.into_iter().map(|(_, tenant, pid)| (tenant, pid));
@@ -302,6 +312,23 @@ impl Rounds {
 
     fn find_of_tenant(&mut self, processes: Vec<Candidate>, news: &Sender<Found>) -> Result<(), IsOver> {
         self.late.extend(processes.iter().map(|(process, _)| process.pid()));
+        let tenant = processes.first().and_then(|(process, _)| self.tenant_of(process));
+        let pids: Vec<u32> = processes.iter().map(|(process, _)| process.pid()).collect();
+        let begun = Instant::now();
+        self.put_off.retain(|_, (since, pause)| begun.saturating_duration_since(*since) < 2 * *pause);
+        let before = self.put_off.get(&tenant).copied();
+        if before.is_some_and(|(since, pause)| begun.saturating_duration_since(since) < pause) {
+            return Ok(());
+        }
+        self.find_now(processes, news)?;
+        if begun.elapsed() >= SILENCE && pids.into_iter().any(resolver::is_silent) {
+            let pause = before.map_or(FIRST_PUT_OFF, |(_, pause)| (pause * 2).min(LONGEST_PUT_OFF));
+            self.put_off.insert(tenant, (Instant::now(), pause));
+        }
+        Ok(())
+    }
+
+    fn find_now(&mut self, processes: Vec<Candidate>, news: &Sender<Found>) -> Result<(), IsOver> {
         let found = self.finder.find(processes, false, Instant::now() + TENANT_WITHIN);
         // Where no list tells, memory does, unless the list is only being changed.
         let is_silent = |one: &WatchedProcess| {
@@ -333,7 +360,6 @@ impl Rounds {
 
 impl Known {
     fn of(one: &WatchedProcess, before: Option<&Self>, may_have_gpu: bool, now: Instant) -> Self {
-        let has_communicators = !one.communicators().is_empty();
         let list = match before {
             _ if one.is_listed() => List::Read,
             Some(before) if before.list != List::None => List::Changing,
@@ -341,15 +367,18 @@ impl Known {
         };
         let is_whole = one.problem().is_none();
         let is_done = is_whole && list == List::Read;
-        let looks = if is_done { 0 } else { before.map_or(0, |before| before.looks) + 1 };
+        let count = one.communicators().len();
+        // Where one has come, others do.
+        let has_grown = before.is_some_and(|before| before.communicators < count);
+        let looks = if is_done || has_grown { 0 } else { before.map_or(0, |before| before.looks) + 1 };
         let pause = FIRST_PAUSE.saturating_mul(1 << looks.min(16)).min(LONGEST_PAUSE);
         Self {
             started: one.started(),
             tenant: one.tenant().cloned(),
             threads: threads(one.process().pid()),
             list,
-            uses_gpu: has_communicators || may_have_gpu,
-            has_communicators,
+            uses_gpu: count > 0 || may_have_gpu,
+            communicators: count,
             is_whole,
             looks,
             next: now + pause,
@@ -358,7 +387,7 @@ impl Known {
 
     /// Tells whether the process is worth reading, and what was found is not less than there is.
     fn is_read(&self) -> bool {
-        let is_whole = self.list != List::Changing || self.has_communicators || self.looks > LISTED_LOOKS;
+        let is_whole = self.list != List::Changing || self.communicators > 0 || self.looks > LISTED_LOOKS;
         self.uses_gpu && is_whole
     }
 
@@ -368,9 +397,14 @@ impl Known {
         }
         let (before, threads) = (self.threads, threads(pid));
         self.threads = before.min(threads);
-        let is_early = self.uses_gpu && !self.has_communicators && self.looks <= EARLY_LOOKS;
+        let is_early = self.uses_gpu && self.communicators == 0 && self.looks <= EARLY_LOOKS;
         !self.is_whole || self.list == List::Changing || threads > before || is_early
     }
+}
+
+/// Returns the time until the next round, after one that took so long.
+fn pause_after(round: Duration) -> Duration {
+    round.saturating_mul(TIMES_A_ROUND).clamp(SHORTEST_ROUND, LONGEST_ROUND)
 }
 
 /// Opens processes; those that have ended are left out.
@@ -396,19 +430,26 @@ mod tests {
     fn what_a_round_does_not_see_is_told_with_the_tenant_that_has_most() {
         let said = |round: &Round, ago| round.unseen(ago).map(|(_, sentence)| sentence).collect::<Vec<_>>();
         let mut round = Round::default();
-        assert!(said(&round, ROUND).is_empty());
+        assert!(said(&round, LONGEST_ROUND).is_empty());
         assert!(
             said(&round, Duration::from_mins(1))[0].starts_with("finding processes takes more than 20 s")
         );
         (round.left_out, round.late) = (7, 3);
         round.most = Some((Tenant::User(1000, "ann".to_owned()), 4000));
-        let said = said(&round, ROUND);
+        let said = said(&round, LONGEST_ROUND);
         assert_eq!(said.len(), 2, "{said:?}");
         assert!(
             said[0].starts_with("7 processes")
                 && said[0].ends_with("4000 that are watched are of user ann (1000)")
         );
         assert!(said[1].starts_with("3 processes are not looked at yet"));
+    }
+
+    #[test]
+    fn rounds_are_short_where_they_take_little_and_long_where_they_take_much() {
+        let after = |micros| pause_after(Duration::from_micros(micros));
+        assert_eq!([after(100), after(50_000)], [SHORTEST_ROUND, LONGEST_ROUND]);
+        assert_eq!(after(2500), Duration::from_millis(2500));
     }
 
     /// What takes too long at a busy moment is read at another.
@@ -422,7 +463,7 @@ mod tests {
             threads: u64::MAX,
             list: List::Read,
             uses_gpu: true,
-            has_communicators: true,
+            communicators: 1,
             is_whole: true,
             looks: 0,
             next: now,

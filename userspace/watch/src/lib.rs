@@ -15,6 +15,7 @@ mod live;
 mod look;
 mod phase;
 mod ports;
+mod readers;
 mod reading;
 mod rhythm;
 mod run;

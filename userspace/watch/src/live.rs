@@ -1,29 +1,29 @@
 //! Processes that are read again and again, and their readings in the form that [`crate::Book`] takes.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use dump::watched::{ProcessCounts, ProcessorWatch, ProxyLooks, WatchedCommunicator, WatchedProcess};
-use inspect::gpu::GpuSamples;
+use dump::watched::{
+    Growth, ProcessCounts, ProcessorWatch, ProxyLooks, Steps, WatchedCommunicator, WatchedProcess,
+};
+use inspect::{gpu::GpuSamples, process::Tenant};
 use recording::format::Facts as _;
 
 use crate::{
     book::Book,
+    readers::{Answer, Readers, Source, Task},
     reading::{
         CommKey, GpuState, ProcessInfo, ProcessKey, ProcessReading, RankCounts, RankInfo, RankReading,
     },
-    shares::TimeShares,
 };
 
 /// Time for which a communicator stands before the steps of its proxy are looked at, which takes some copies
 /// for each op, and readings between two such looks.
 const STEPS_AFTER: Duration = Duration::from_secs(3);
 const STEPS_EVERY: u64 = 2;
-/// Time after which no further proxy of a process is looked at in one reading.
-const STEPS_WITHIN: Duration = Duration::from_millis(20);
 /// Time between two looks at the processor time of a process's threads: some small files for each.
 const PROCESSOR_EVERY: Duration = Duration::from_secs(10);
 /// Most functions that are named.
@@ -32,20 +32,36 @@ const MAX_FUNCTIONS: usize = 64;
 /// A process that is read.
 #[derive(Debug)]
 struct Live {
-    watched: WatchedProcess,
+    watched: Arc<WatchedProcess>,
     info: Arc<ProcessInfo>,
     ranks: Vec<Arc<RankInfo>>,
     /// Another look at its communicators was asked for.
     is_asked: bool,
     /// Communicators in their set-up: places of their counters are found when that is done.
     coming: usize,
-    processor: ProcessorWatch,
+    /// Looks at its processor time; with the reader while that has it.
+    processor: Option<ProcessorWatch>,
     processor_due: Duration,
+}
+
+impl Source for WatchedProcess {
+    fn counts(&self) -> Option<ProcessCounts> {
+        self.read().ok()
+    }
+
+    fn steps(&self, communicator: usize, looks: &mut ProxyLooks) -> Option<Steps> {
+        Self::steps(self, self.communicators().get(communicator)?, looks)
+    }
+
+    fn processor(&self, watch: &mut ProcessorWatch) -> Option<Growth> {
+        Self::processor(self, watch)
+    }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
     live: BTreeMap<ProcessKey, Live>,
+    readers: Readers<WatchedProcess, Option<Tenant>>,
     /// Last readings of processes that are watched no more.
     given_up: Vec<ProcessReading>,
     readings: u64,
@@ -69,8 +85,7 @@ impl Processes {
     /// Puts processes in the place of what was known of them.
     pub(crate) fn put(&mut self, found: Vec<WatchedProcess>) {
         for watched in found {
-            let key =
-                ProcessKey { pid: watched.process().pid(), started: watched.started().unwrap_or_default() };
+            let key = key_of(&watched);
             let mut live = Live::new(key, watched);
             if let Some(known) = self.live.remove(&key) {
                 (live.processor, live.processor_due) = (known.processor, known.processor_due);
@@ -104,42 +119,40 @@ impl Processes {
     ) -> Vec<ProcessReading> {
         self.readings += 1;
         self.unread = 0;
-        let with_steps = self.readings.is_multiple_of(STEPS_EVERY);
+        let mut read = self.ask(book, now);
         let (mut readings, mut ended) = (std::mem::take(&mut self.given_up), Vec::new());
-        let mut shares = TimeShares::default();
         for (key, live) in &mut self.live {
-            let (begun, has_time) = (Instant::now(), shares.has_time(live.watched.tenant()));
-            let read = has_time.then(|| live.watched.read());
+            // What was read before it was found again is of other places.
+            let answer = read.remove(key).filter(|answer| Arc::ptr_eq(&answer.source, &live.watched));
             let is_live = !live.watched.process().has_exited();
             if !is_live {
                 ended.push(*key);
             }
-            if is_live && !matches!(read, Some(Ok(_))) {
+            let nothing = ProcessCounts::default();
+            let has_nothing = !live.watched.has_places();
+            let (mut counts, mut steps, mut growth) = (has_nothing.then_some(&nothing), &[][..], None);
+            if let Some(answer) = &answer {
+                (counts, steps) = (answer.counts.as_ref(), &answer.steps);
+                growth = answer.processor.as_ref().and_then(|(_, growth)| *growth);
+            }
+            if is_live && counts.is_none() {
                 self.unread += 1;
                 if live.watched.process().needs_another_thread() {
                     again(key.pid);
                 }
             }
-            let counts = read.and_then(Result::ok);
-            if let Some(counts) = &counts
-                && is_live
-            {
+            if let Some(counts) = counts.filter(|_| is_live) {
                 let coming = counts.communicators.iter().flatten().filter(|one| !one.is_set_up).count();
                 let is_outdated = counts.is_outdated | (coming < std::mem::replace(&mut live.coming, coming));
                 if !std::mem::replace(&mut live.is_asked, is_outdated) && is_outdated {
                     again(key.pid);
                 }
             }
-            let ranks = live.ranks(counts.as_ref(), |comm| {
-                (with_steps && book.stands(comm, STEPS_AFTER, now)).then_some(())
-            });
-            let is_due = is_live && has_time && !ranks.is_empty() && now >= live.processor_due;
-            let processor = is_due.then(|| live.watched.processor(&mut live.processor)).flatten();
-            if is_due {
-                live.processor_due = now + PROCESSOR_EVERY;
+            let ranks = live.ranks(counts, steps);
+            readings.push(ProcessReading { info: Arc::clone(&live.info), is_live, ranks, processor: growth });
+            if let Some((processor, _)) = answer.and_then(|answer| answer.processor) {
+                live.processor = Some(processor);
             }
-            readings.push(ProcessReading { info: Arc::clone(&live.info), is_live, ranks, processor });
-            shares.add(live.watched.tenant(), begun.elapsed());
         }
         for key in ended {
             self.live.remove(&key);
@@ -148,6 +161,32 @@ impl Processes {
         let turn = usize::try_from(self.readings).unwrap_or_default() % readings.len().max(1);
         readings.rotate_left(turn);
         readings
+    }
+
+    /// Has the processes read of which something can be. Returns what was read of each.
+    fn ask(&mut self, book: &Book, now: Duration) -> HashMap<ProcessKey, Answer<WatchedProcess>> {
+        let with_steps = self.readings.is_multiple_of(STEPS_EVERY);
+        let mut tasks: HashMap<Option<Tenant>, Vec<Task<WatchedProcess>>> = HashMap::new();
+        for live in self.live.values_mut().filter(|live| live.watched.has_places()) {
+            let stands = |rank: &Arc<RankInfo>| with_steps && book.stands(&rank.comm, STEPS_AFTER, now);
+            let mut processor = None;
+            if !live.ranks.is_empty() && now >= live.processor_due {
+                live.processor_due = now + PROCESSOR_EVERY;
+                processor = Some(live.processor.take().unwrap_or_default());
+            }
+            let wants_steps = live.ranks.iter().map(stands).collect();
+            let task = Task { source: Arc::clone(&live.watched), wants_steps, processor };
+            tasks.entry(live.watched.tenant().cloned()).or_default().push(task);
+        }
+        let Self { readers, live, .. } = self;
+        let put_back = |tasks: Vec<Task<WatchedProcess>>| {
+            for Task { source, processor, .. } in tasks {
+                if let Some((live, processor)) = live.get_mut(&key_of(&source)).zip(processor) {
+                    live.processor = Some(processor);
+                }
+            }
+        };
+        readers.read(tasks, put_back).into_iter().map(|answer| (key_of(&answer.source), answer)).collect()
     }
 
     /// Returns the state of the GPUs, and their errors since the call before.
@@ -187,10 +226,10 @@ impl Live {
         Self {
             ranks: ranks.collect(),
             info: Arc::new(info),
-            watched,
+            watched: Arc::new(watched),
             is_asked: false,
             coming: 0,
-            processor: ProcessorWatch::default(),
+            processor: Some(ProcessorWatch::default()),
             processor_due: Duration::ZERO,
         }
     }
@@ -199,34 +238,31 @@ impl Live {
     fn ended(&self) -> ProcessReading {
         let communicators = vec![None; self.ranks.len()];
         let counts = ProcessCounts { communicators, ..ProcessCounts::default() };
-        let ranks = self.ranks(Some(&counts), |_| None);
+        let ranks = self.ranks(Some(&counts), &[]);
         ProcessReading { info: Arc::clone(&self.info), is_live: true, ranks, processor: None }
     }
 
-    fn ranks(
-        &self,
-        counts: Option<&ProcessCounts>,
-        wants_steps: impl Fn(&CommKey) -> Option<()>,
-    ) -> Vec<RankReading> {
+    fn ranks(&self, counts: Option<&ProcessCounts>, steps: &[Option<Steps>]) -> Vec<RankReading> {
         let mut ranks = Vec::with_capacity(self.ranks.len());
-        let mut looks = ProxyLooks::until(Instant::now() + STEPS_WITHIN);
         for (at, (info, known)) in self.ranks.iter().zip(self.watched.communicators()).enumerate() {
             let state = match counts.map(|counts| counts.communicators.get(at)) {
                 Some(Some(Some(counts))) => RankCounts::Read(counts.clone()),
                 Some(Some(None)) => RankCounts::Ended,
                 Some(None) | None => RankCounts::Unread,
             };
-            let (mut steps, mut failure) = (None, None);
-            if let RankCounts::Read(counts) = &state {
-                failure = counts.failure.map(|failure| known.result(failure));
-                steps = wants_steps(&info.comm)
-                    .filter(|()| counts.has_ops_in_flight)
-                    .and_then(|()| self.watched.steps(known, &mut looks));
-            }
+            let failure = match &state {
+                RankCounts::Read(counts) => counts.failure.map(|failure| known.result(failure)),
+                RankCounts::Ended | RankCounts::Unread => None,
+            };
+            let steps = steps.get(at).copied().flatten();
             ranks.push(RankReading { info: Arc::clone(info), state, steps, failure });
         }
         ranks
     }
+}
+
+fn key_of(watched: &WatchedProcess) -> ProcessKey {
+    ProcessKey { pid: watched.process().pid(), started: watched.started().unwrap_or_default() }
 }
 
 fn rank_info(known: &WatchedCommunicator, uid: u32) -> RankInfo {

@@ -1,29 +1,8 @@
-//! Shares of tenants in what watching takes. Pure.
+//! Shares of tenants in the places of processes that are watched. Pure.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::collections::{BTreeSet, HashMap};
 
 use inspect::process::Tenant;
-
-/// Time of one reading after which no further process of the tenant is read. It takes longer to find out that
-/// memory does not answer, which then is put off.
-const TIME_OF_TENANT: Duration = Duration::from_secs(2);
-
-/// Time that each tenant has taken of one reading.
-#[derive(Debug, Default)]
-pub(crate) struct TimeShares(HashMap<Option<Tenant>, Duration>);
-
-impl TimeShares {
-    pub(crate) fn has_time(&self, tenant: Option<&Tenant>) -> bool {
-        self.0.get(&tenant.cloned()).is_none_or(|taken| *taken < TIME_OF_TENANT)
-    }
-
-    pub(crate) fn add(&mut self, tenant: Option<&Tenant>, taken: Duration) {
-        *self.0.entry(tenant.cloned()).or_default() += taken;
-    }
-}
 
 /// Returns the processes that have no place, as there are more than `places`: of the tenant that has most, the
 /// last ones. A process stands behind those that go after it.
@@ -52,20 +31,6 @@ mod tests {
     use std::ops::Range;
 
     use super::*;
-
-    #[test]
-    fn a_tenant_whose_process_does_not_answer_takes_no_time_of_another() {
-        let [ann, bob] = ["ann", "bob"].map(|name| Tenant::User(1000, name.to_owned()));
-        let mut shares = TimeShares::default();
-        let usual = Duration::from_millis(1);
-        for _ in 0..512 {
-            assert!(shares.has_time(Some(&ann)));
-            shares.add(Some(&ann), usual);
-        }
-        // One that is asked and does not answer, and none after it.
-        shares.add(Some(&ann), Duration::from_secs(5));
-        assert!(!shares.has_time(Some(&ann)) && shares.has_time(Some(&bob)) && shares.has_time(None));
-    }
 
     #[test]
     fn the_tenant_that_has_most_places_gives_up_the_last() {

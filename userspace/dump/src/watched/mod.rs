@@ -204,6 +204,11 @@ impl WatchedProcess {
         self.report.scan.as_ref().is_some_and(|scan| scan.ended_by == Some(ScanEnd::Listed))
     }
 
+    /// Tells whether there is something to read.
+    pub fn has_places(&self) -> bool {
+        !self.reads.is_empty()
+    }
+
     /// Copies the counters of all communicators.
     ///
     /// # Errors
