@@ -24,6 +24,8 @@ const STATUS_EVERY: Duration = Duration::from_mins(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedLook {
     pub job: u64,
+    /// Tenant for whom alone the verdict is; `None`: for the job.
+    pub of: Option<String>,
     /// Tenant of the job.
     pub whose: String,
     pub pids: Vec<u32>,
@@ -93,7 +95,12 @@ impl Book {
                 let infos = infos.filter(|info| only.as_deref().is_none_or(|only| info.whose() == only));
                 let pids = infos.map(|process| process.key.pid).collect();
                 let whose = only.unwrap_or_else(|| job.whose());
-                news.looks.push(WantedLook { job: job.number, whose, pids });
+                news.looks.push(WantedLook { job: job.number, of: None, whose, pids });
+            }
+            for whose in steps.looks_of {
+                let own = job.processes.iter().filter(|process| process.whose() == whose);
+                let pids = own.map(|process| process.key.pid).collect();
+                news.looks.push(WantedLook { job: job.number, of: Some(whose.clone()), whose, pids });
             }
             news.events.extend(steps.events);
         }
@@ -102,12 +109,18 @@ impl Book {
         news
     }
 
-    /// Takes the verdict of a dump of a job.
-    pub fn looked(&mut self, job: u64, look: Result<Look, String>, now: Duration) -> Vec<EventBody> {
+    /// Takes the verdict of a dump of a job, which was wanted for it, or for a tenant alone.
+    pub fn looked(
+        &mut self,
+        job: u64,
+        of: Option<&str>,
+        look: Result<Look, String>,
+        now: Duration,
+    ) -> Vec<EventBody> {
         let Some(job) = self.jobs.get_mut(&job) else { return Vec::new() };
         let own = comms_of(&self.comms, &self.jobs_of, job.number);
         let turn = Turn { comms: &own, settings: &self.settings, now, numbers: &mut self.alert_numbers };
-        let Steps { events, .. } = job.looked(look, turn);
+        let Steps { events, .. } = job.looked(of, look, turn);
         self.count(&events);
         events
     }
@@ -263,7 +276,7 @@ impl Book {
         let ended: Vec<Job> =
             self.jobs.extract_if(.., |_, job| job.processes.is_empty()).map(|(_, job)| job).collect();
         for mut job in ended {
-            news.events.extend(job.end(now));
+            news.events.extend(job.end(&self.settings, now));
         }
     }
 

@@ -247,6 +247,21 @@ impl CommState {
         self.parts.values().map(|part| part.rhythm.usual()).min().flatten()
     }
 
+    /// Tells whether this tenant has ranks here that have not moved since.
+    pub(crate) fn stands_of_since(&self, whose: &str, since: Duration) -> bool {
+        let is_here = self.here().any(|rank| rank.process.whose() == whose);
+        is_here && self.parts.get(whose).is_some_and(|part| part.moved_at <= since)
+    }
+
+    /// Returns what the ranks of this tenant alone are.
+    pub(crate) fn of_tenant(&self, whose: &str) -> Option<Self> {
+        self.parts.get(whose)?;
+        if !self.is_shared() {
+            return Some(self.clone());
+        }
+        self.clone().apart().into_iter().find(|own| own.key.tenant.as_deref() == Some(whose))
+    }
+
     /// Tells the ranks of each tenant apart.
     pub(crate) fn apart(mut self) -> Vec<Self> {
         let mut all: BTreeMap<String, Self> = BTreeMap::new();

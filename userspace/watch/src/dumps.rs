@@ -17,8 +17,8 @@ use crate::store::Store;
 /// A question to the thread.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    /// A dump of these processes of a job.
-    Look { job: u64, pids: Vec<u32> },
+    /// A dump of these processes of a job, for the job or for a tenant alone.
+    Look { job: u64, of: Option<String>, pids: Vec<u32> },
     /// Keep a dump of a tenant's job under this name; without one, take it first.
     Keep { event: u64, name: String, whose: String, pids: Vec<u32>, report: Option<Box<DumpReport>> },
 }
@@ -61,6 +61,7 @@ impl Waiting {
 pub(crate) enum Answer {
     Looked {
         job: u64,
+        of: Option<String>,
         report: Result<Box<DumpReport>, String>,
     },
     /// The folder of a dump that was kept, and what of it could not be written.
@@ -122,7 +123,7 @@ fn answer(ask: Ask, options: &DumpOptions, store: Option<&Store>) -> Answer {
         report.map(Box::new).map_err(|error| format!("{error:#}"))
     };
     match ask {
-        Ask::Look { job, pids } => Answer::Looked { job, report: take(pids) },
+        Ask::Look { job, of, pids } => Answer::Looked { job, of, report: take(pids) },
         Ask::Keep { event, name, whose, pids, report } => {
             let report = report.map_or_else(|| take(pids), Ok);
             let keep = |report: Box<DumpReport>| {
@@ -141,7 +142,7 @@ mod tests {
     #[test]
     fn a_flood_of_one_tenants_hangs_delays_its_own_and_what_was_taken_is_written_first() {
         let mut waiting = Waiting::default();
-        let look = |job: u64| Ask::Look { job, pids: Vec::new() };
+        let look = |job: u64| Ask::Look { job, of: None, pids: Vec::new() };
         (0..150).for_each(|job| waiting.put(("ann".to_owned(), look(job))));
         let report = Some(Box::default());
         let (name, whose) = (String::new(), "ann".to_owned());

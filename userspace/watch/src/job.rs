@@ -2,6 +2,7 @@
 
 mod errors;
 mod paces;
+mod stands;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,21 +14,25 @@ use inspect::adapters::Port;
 
 use crate::{
     communicator::{CommState, RankState},
+    crawl::Crawl,
     event::{AlertKind, CommOfEvent, Culprit, EventBody, EventType, JobOfEvent, JobRates},
     look::Look,
     reading::{CommKey, GpuState, ProcessInfo, ProcessorGrowths},
     settings::Settings,
     slow::Slowness,
     slower::Pace,
-    standing::{Outcome, Standing},
 };
 
-use self::errors::{ErrorOf, OpenError};
+use self::{
+    errors::{ErrorOf, OpenError},
+    stands::Stands,
+};
 
 /// An alert on ranks that are waited for.
 #[derive(Debug)]
 struct StandingAlert {
     alert: u64,
+    kind: AlertKind,
     begun: Duration,
     communicator: CommOfEvent,
     waited_for: Vec<u32>,
@@ -39,27 +44,29 @@ pub(crate) struct Steps {
     pub(crate) events: Vec<EventBody>,
     /// A dump of the job's processes is wanted.
     pub(crate) look: bool,
+    /// Dumps of the processes of these tenants alone are wanted.
+    pub(crate) looks_of: Vec<String>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) number: u64,
     pub(crate) processes: Vec<Arc<ProcessInfo>>,
-    standing: Standing,
-    /// What is open there.
-    standing_alert: Option<StandingAlert>,
+    whole: Stands,
+    /// The same of tenants that share the job, while something is open in which they do not stand.
+    alone: BTreeMap<String, Stands>,
     errors: BTreeMap<ErrorOf, OpenError>,
     /// Ranks that report a failure, and since when.
     failing: BTreeMap<(Arc<CommKey>, u32), Duration>,
     /// Ports that have been up since the job was first seen.
     ports_up: BTreeSet<String>,
     pace: Pace,
+    crawl: Crawl,
     slower: Option<(u64, Duration)>,
     slowness: Slowness,
     slow: Option<StandingAlert>,
-    /// When the last alert began, and the last on ranks that are waited for.
-    last_alert: Option<Duration>,
-    last_standing: Option<Duration>,
+    /// When the last alert began: of the job, and of each tenant that shares it.
+    last_alerts: BTreeMap<Option<String>, Duration>,
     /// When the last status was made, collectives launched since then, and the same at the reading before.
     status_at: Duration,
     since_status: u64,
@@ -72,17 +79,17 @@ impl Job {
         Self {
             number,
             processes: Vec::new(),
-            standing: Standing::default(),
-            standing_alert: None,
+            whole: Stands::default(),
+            alone: BTreeMap::new(),
             errors: BTreeMap::new(),
             failing: BTreeMap::new(),
             ports_up: BTreeSet::new(),
             pace: Pace::default(),
+            crawl: Crawl::default(),
             slower: None,
             slowness: Slowness::default(),
             slow: None,
-            last_alert: None,
-            last_standing: None,
+            last_alerts: BTreeMap::new(),
             status_at: now,
             since_status: 0,
             readings: 0,
@@ -119,37 +126,43 @@ impl Job {
     ) -> Option<String> {
         let stands = |whose: &&str| comms.iter().any(|comm| comm.stands_of(whose, now) >= least);
         let tenants: Vec<&str> = self.tenants().into_iter().filter(stands).collect();
-        let turn = self.standing.looks_in_vain().checked_rem(tenants.len() + 1)?;
+        let turn = self.whole.standing.looks_in_vain().checked_rem(tenants.len() + 1)?;
         tenants.get(turn.checked_sub(1)?).map(|whose| (*whose).to_owned())
     }
 
     pub(crate) fn described(&self, communicators: usize) -> JobOfEvent {
-        let first = self.processes.first();
+        self.described_of(None, communicators)
+    }
+
+    /// Describes the job, or what a tenant has of it.
+    fn described_of(&self, of: Option<&str>, communicators: usize) -> JobOfEvent {
+        let own = || self.processes.iter().filter(|process| of.is_none_or(|of| process.whose() == of));
+        let first = own().next();
         JobOfEvent {
             number: self.number,
             name: self.name(),
             user: first.map(|first| first.user.clone()).unwrap_or_default(),
             container: first.and_then(|first| first.container.clone()),
             pod: first.and_then(|first| first.pod.clone()),
-            whose: self.whose(),
-            pids: self.processes.iter().map(|process| process.key.pid).collect(),
+            whose: of.map_or_else(|| self.whose(), str::to_owned),
+            pids: own().map(|process| process.key.pid).collect(),
             communicators,
         }
     }
 
     /// Returns the kinds that are open.
     pub(crate) fn open(&self) -> BTreeSet<AlertKind> {
-        let standing = self.standing.open().map(|(kind, _)| kind);
+        let standing = self.stands().filter_map(|stands| stands.standing.open()).map(|(kind, _)| kind);
         let slower = self.slower.map(|_| AlertKind::Slower);
         let slow = self.slow.as_ref().map(|_| AlertKind::Slow);
         let error = (!self.errors.is_empty()).then_some(AlertKind::Error);
-        standing.into_iter().chain(slower).chain(slow).chain(error).collect()
+        standing.chain(slower).chain(slow).chain(error).collect()
     }
 
     /// Returns the ranks that are waited for, with their communicator.
     pub(crate) fn waited_for(&self) -> Option<(&CommOfEvent, &[u32])> {
-        self.standing_alert
-            .as_ref()
+        self.stands()
+            .find_map(|stands| stands.alert.as_ref())
             .or(self.slow.as_ref())
             .map(|open| (&open.communicator, open.waited_for.as_slice()))
     }
@@ -157,37 +170,35 @@ impl Job {
     /// Takes a reading.
     pub(crate) fn step(&mut self, host: &HostState<'_>, mut turn: Turn<'_>) -> Steps {
         let mut steps = Steps::default();
-        let gpus = host.gpus;
         let collectives = self.count(turn.comms);
-        let may_begin = self.may_stand(&turn);
-        let outcome = self.standing.step(turn.comms, gpus, turn.settings, may_begin, turn.now);
-        self.apply(outcome, &mut turn, &mut steps);
+        self.step_standings(host.gpus, &mut turn, &mut steps);
         self.watch_errors(host, &mut turn, &mut steps);
         self.watch_pace(collectives, &mut turn, &mut steps);
         self.watch_slowness(host, &mut turn, &mut steps);
         steps
     }
 
-    /// Takes the verdict of a dump that was asked for.
-    pub(crate) fn looked(&mut self, look: Result<Look, String>, mut turn: Turn<'_>) -> Steps {
+    /// Takes the verdict of a dump that was asked for: of the job, or of a tenant alone.
+    pub(crate) fn looked(
+        &mut self,
+        of: Option<&str>,
+        look: Result<Look, String>,
+        mut turn: Turn<'_>,
+    ) -> Steps {
         let mut steps = Steps::default();
-        let may_begin = self.may_stand(&turn);
-        let before = self.standing.open();
-        let outcome = self.standing.looked(look, turn.comms, turn.settings, may_begin, turn.now);
-        // What was waiting is a hang now.
-        if let (Outcome::Begins(..), Some((kind, _))) = (&outcome, before) {
-            self.end_standing(kind, turn.comms.len(), turn.now, "it has become a hang", &mut steps);
+        let crawling = look.as_ref().ok().filter(|_| of.is_none() && self.crawl.confirms(&look, turn.now));
+        let crawling = crawling.cloned();
+        self.looked_at_standing(of, look, &mut turn, &mut steps);
+        if let Some(look) = crawling.filter(|_| !self.stands().any(Stands::is_open)) {
+            self.tell_crawl(look, &mut turn, &mut steps);
         }
-        self.apply(outcome, &mut turn, &mut steps);
         steps
     }
 
     /// Ends all that is open: the job has no process left.
-    pub(crate) fn end(&mut self, now: Duration) -> Vec<EventBody> {
+    pub(crate) fn end(&mut self, settings: &Settings, now: Duration) -> Vec<EventBody> {
         let mut steps = Steps::default();
-        if let Some((kind, _)) = self.standing.open() {
-            self.end_standing(kind, 0, now, "the job has ended", &mut steps);
-        }
+        self.end_standings(&Turn { comms: &[], settings, now, numbers: &mut 0 }, &mut steps);
         let errors = std::mem::take(&mut self.errors)
             .into_values()
             .map(|error| (error.alert, error.begun, AlertKind::Error));
@@ -253,15 +264,14 @@ impl Job {
         )
     }
 
-    fn may_begin(&self, turn: &Turn<'_>) -> bool {
-        turn.is_long_since(self.last_alert)
+    /// Tells whether an alert may begin: of the job, or of a tenant, where several share it.
+    fn may_begin(&self, whose: Option<&str>, turn: &Turn<'_>) -> bool {
+        turn.is_long_since(self.last_alerts.get(&self.sharer(whose, turn)).copied())
     }
 
-    /// Tells whether an alert on ranks that are waited for may begin. Where tenants share the job, failures that one
-    /// of them forges do not hold it back.
-    fn may_stand(&self, turn: &Turn<'_>) -> bool {
-        let is_shared = turn.comms.iter().any(|comm| comm.is_shared());
-        turn.is_long_since(if is_shared { self.last_standing } else { self.last_alert })
+    /// Returns the tenant, if several share the job: none of them holds back alerts of another.
+    fn sharer(&self, whose: Option<&str>, turn: &Turn<'_>) -> Option<String> {
+        whose.filter(|_| turn.comms.iter().any(|comm| comm.is_shared())).map(str::to_owned)
     }
 
     /// Returns the collectives launched since the reading before.
@@ -281,70 +291,18 @@ impl Job {
         sum
     }
 
-    fn apply(&mut self, outcome: Outcome, turn: &mut Turn<'_>, steps: &mut Steps) {
-        let (comms, now) = (turn.comms, turn.now);
-        match outcome {
-            Outcome::Nothing => {}
-            Outcome::Look => steps.look = true,
-            Outcome::Ends(kind) => {
-                self.end_standing(kind, comms.len(), now, "it moves again", steps);
-            }
-            Outcome::Begins(kind, key, look) => {
-                let state = comms.iter().find(|state| state.key == key);
-                let stands = state.map_or(Duration::ZERO, |state| now.saturating_sub(state.still_since()));
-                let communicator = of_comm(&key, state.and_then(|state| state.name.clone()));
-                let mut event = self.begun(kind, turn);
-                event.communicator = Some(communicator.clone());
-                event.seconds = Some(stands.as_secs_f64());
-                match look {
-                    Some(look) => {
-                        let Look { kind, sentence, next, culprits, waiting, .. } = *look;
-                        (event.verdict, event.next) = (kind, next);
-                        let culprits = culprits.into_iter().map(|culprit| known(culprit, state.copied()));
-                        (event.sentence, event.waiting) = (sentence, waiting);
-                        event.culprits = culprits.collect();
-                        if let Some(phase) = event.culprits.first().and_then(|culprit| culprit.phase) {
-                            let rank = event.culprits.first().map_or(0, |culprit| culprit.rank);
-                            event.sentence = format!("{} Rank {rank} {}.", event.sentence, phase.described());
-                        }
-                    }
-                    None => by_counters(&mut event, state.copied()),
-                }
-                let waited_for = event.culprits.iter().map(|culprit| culprit.rank).collect();
-                self.standing_alert =
-                    event.alert.map(|alert| StandingAlert { alert, begun: now, communicator, waited_for });
-                steps.events.push(event);
-            }
-        }
-    }
-
-    fn begun(&mut self, kind: AlertKind, turn: &mut Turn<'_>) -> EventBody {
+    /// Begins an alert: of the job, or of a tenant, where several share it.
+    fn begun(&mut self, kind: AlertKind, whose: Option<&str>, turn: &mut Turn<'_>) -> EventBody {
         *turn.numbers += 1;
         if kind.is_alert() {
-            self.last_alert = Some(turn.now);
-        }
-        if matches!(kind, AlertKind::Hang | AlertKind::Gone) {
-            self.last_standing = Some(turn.now);
+            self.last_alerts.insert(self.sharer(whose, turn), turn.now);
+            let tenants: BTreeSet<&str> = self.processes.iter().map(|process| process.whose()).collect();
+            self.last_alerts.retain(|whose, _| whose.as_ref().is_none_or(|whose| tenants.contains(&**whose)));
         }
         let mut event = EventBody::new(EventType::Begin, String::new());
         (event.kind, event.alert) = (Some(kind), Some(*turn.numbers));
         event.job = Some(self.described(turn.comms.len()));
         event
-    }
-
-    fn end_standing(
-        &mut self,
-        kind: AlertKind,
-        communicators: usize,
-        now: Duration,
-        why: &str,
-        steps: &mut Steps,
-    ) {
-        let Some(StandingAlert { alert, begun, communicator, .. }) = self.standing_alert.take() else {
-            return;
-        };
-        let event = self.ended(kind, alert, begun, now, communicators, why);
-        steps.events.push(EventBody { communicator: Some(communicator), ..event });
     }
 
     fn ended(

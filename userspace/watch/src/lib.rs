@@ -6,6 +6,7 @@
 mod blind;
 mod book;
 mod communicator;
+mod crawl;
 mod dumps;
 mod event;
 mod exec;

@@ -2,7 +2,7 @@
 //! nobody: searches, dumps, disks, the GPUs' driver and programs have threads or processes of their own.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -123,7 +123,7 @@ pub fn watch(options: WatchOptions, observer: &mut dyn Observer) -> Result<()> {
         dumps,
         exec,
         keeps,
-        looking: BTreeMap::new(),
+        looking: BTreeSet::new(),
         held: BTreeMap::new(),
         outstanding: None,
         events: 0,
@@ -162,8 +162,8 @@ struct Running<'o> {
     exec: Option<Exec>,
     /// Dumps are kept.
     keeps: bool,
-    /// Jobs of which a dump was asked for, with their processes.
-    looking: BTreeMap<u64, Vec<u32>>,
+    /// Jobs, and tenants of them, of which a dump was asked for.
+    looking: BTreeSet<(u64, Option<String>)>,
     /// Events that wait for their dump.
     held: BTreeMap<u64, Held>,
     /// Since when the thread that takes dumps owes an answer.
@@ -270,9 +270,9 @@ impl Running<'_> {
         let host = HostReading { gpus: self.processes.gpus(&self.options.gpus), ports: self.ports.latest() };
         let News { events, looks } = self.book.take(&readings, &host, now);
         self.tell_all(events, None);
-        for WantedLook { job, whose, pids } in looks {
-            self.looking.insert(job, pids.clone());
-            self.ask(whose, Ask::Look { job, pids });
+        for WantedLook { job, of, whose, pids } in looks {
+            self.looking.insert((job, of.clone()));
+            self.ask(whose, Ask::Look { job, of, pids });
         }
         let statuses = self.book.statuses(now);
         self.tell_all(statuses, None);
@@ -332,15 +332,15 @@ impl Running<'_> {
 
     fn take_answer(&mut self, answer: Answer) {
         match answer {
-            Answer::Looked { job, report } => {
-                self.looking.remove(&job);
+            Answer::Looked { job, of, report } => {
+                self.looking.remove(&(job, of.clone()));
                 let look = report.as_ref().map(|report| Look::of(report)).map_err(Clone::clone);
                 if let Err(why) = &report {
                     self.own.dumps_lost += 1;
                     self.notice("dump", format!("a dump of job {job} failed: {why}"));
                 }
                 let now = self.now();
-                let events = self.book.looked(job, look, now);
+                let events = self.book.looked(job, of.as_deref(), look, now);
                 self.tell_all(events, report.ok());
             }
             Answer::Kept { event, kept } => {
@@ -376,8 +376,9 @@ impl Running<'_> {
                 self.dumps =
                     Dumps::start(self.options.debug_files.clone(), store).context("starting a thread")?;
             }
-            for job in std::mem::take(&mut self.looking).into_keys() {
-                let events = self.book.looked(job, Err("it does not come back".to_owned()), now);
+            for (job, of) in std::mem::take(&mut self.looking) {
+                let lost = Err("it does not come back".to_owned());
+                let events = self.book.looked(job, of.as_deref(), lost, now);
                 self.tell_all(events, None);
             }
         }

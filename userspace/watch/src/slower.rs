@@ -17,6 +17,10 @@ const MOST: usize = 60;
 /// Parts of the pace of the past: below the first a job is slower, from the second on it is not any more.
 const SLOWER: f64 = 0.8;
 const MENDED: f64 = 0.9;
+/// Part of the pace of the past below which a job crawls, bins of now and fewest of the past that tell of it.
+const CRAWLS: f64 = 0.2;
+const CRAWLING: usize = 3;
+const LEAST_BEFORE: usize = 12;
 /// Bins after which a slower pace is the usual one: half an hour.
 const USUAL: usize = 180;
 
@@ -45,6 +49,24 @@ impl Pace {
         let (before, _) = self.open?;
         let recent = self.bins.iter().rev().take(RECENT);
         Some((before, recent.sum::<f64>() / f64::from(u32::try_from(RECENT).unwrap_or(1))))
+    }
+
+    /// Returns the pace before and now of a job that moves, and does much less than before. It may do something else
+    /// now, so that this is only a suspicion.
+    pub(crate) fn crawls(&self) -> Option<(f64, f64)> {
+        let past = self.bins.len().checked_sub(CRAWLING).filter(|past| *past >= LEAST_BEFORE)?;
+        // Three quarters of the past were faster: a job that has handed its weights out does not crawl.
+        let mut sorted: Vec<f64> = self.bins.iter().take(past).copied().collect();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let before = *sorted.get(past / 4)?;
+        let recent = self.bins.iter().skip(past);
+        let is_less = self.open.is_none() && recent.clone().all(|pace| *pace < CRAWLS * before);
+        is_less.then(|| (before, recent.sum::<f64>() / f64::from(u32::try_from(CRAWLING).unwrap_or(1))))
+    }
+
+    /// Takes note that a job that crawls is slower: this ends as any such change does.
+    pub(crate) fn open(&mut self, before: f64) {
+        self.open = Some((before, 0));
     }
 
     /// Takes the collectives since the reading before. `stands`: ranks wait for something else.

@@ -103,6 +103,17 @@ impl Standing {
         self.open.as_ref().map(|open| (open.kind, open.begun))
     }
 
+    /// Tells whether what is open is about ranks of this tenant, which stand since.
+    pub(crate) fn is_of(&self, whose: &str, comms: &[&CommState]) -> bool {
+        let Some(open) = &self.open else { return false };
+        let of_open = comms.iter().filter(|state| open.comms.contains(&state.key));
+        of_open.into_iter().any(|state| state.stands_of_since(whose, open.still))
+    }
+
+    pub(crate) fn is_looking(&self) -> bool {
+        self.looking.is_some()
+    }
+
     pub(crate) fn looks_in_vain(&self) -> usize {
         self.looks_in_vain
     }

@@ -1,5 +1,6 @@
 //! Jobs that are made up, over time.
 
+mod crawl;
 mod pods;
 mod ports;
 mod rests;
@@ -190,7 +191,7 @@ impl World {
                 let alone = self.alone.as_ref().filter(|(pids, _)| *pids == look.pids);
                 if let Some(dump) = alone.map(|(_, look)| Ok(look.clone())).or_else(|| self.dump.clone()) {
                     let later = now + Duration::from_millis(1100);
-                    let events = self.book.looked(look.job, dump, later);
+                    let events = self.book.looked(look.job, look.of.as_deref(), dump, later);
                     self.events.extend(events.into_iter().map(|event| (self.seconds + 1, event)));
                 }
             }

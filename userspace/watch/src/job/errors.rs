@@ -20,7 +20,7 @@ const MISSED_AFTER: Duration = Duration::from_mins(1);
 const OF_A_PEER: &str = "ncclRemoteError";
 /// Time for which a port is up again before its error is over.
 const PORT_LASTS: Duration = Duration::from_secs(10);
-/// Maximum number of errors of a job that are open at a time.
+/// Maximum number of errors of a job that are open at a time, of each tenant where several share it.
 const MAX_ERRORS: usize = 64;
 
 /// An error that is open.
@@ -39,6 +39,8 @@ pub(super) struct OpenError {
     pub(super) alert: u64,
     pub(super) begun: Duration,
     seen: Duration,
+    /// Tenant, where several share the job.
+    whose: Option<String>,
 }
 
 impl Job {
@@ -52,13 +54,14 @@ impl Job {
             let since = *self.failing.entry((Arc::clone(&state.key), number)).or_insert(now);
             let is_missed = state.ranks.values().any(|rank| rank.life != Life::Here);
             let after = if is_missed { MISSED_AFTER } else { FAILED_AFTER };
-            let is_due = now.saturating_sub(since) >= after && self.standing.open().is_none();
+            let whose = rank.process.whose();
+            let is_due = now.saturating_sub(since) >= after && !self.is_told(whose, comms);
             if !is_due && !self.errors.contains_key(&of) {
                 continue;
             }
             let sentence = || format!("NCCL reports {failure} on rank {number} (process {pid}).");
             let culprits = if failure == OF_A_PEER { Vec::new() } else { vec![of_rank(rank)] };
-            steps.events.extend(self.begun_error(of, state, culprits, sentence, turn));
+            steps.events.extend(self.begun_error(of, Some(whose), state, culprits, sentence, turn));
         }
         self.failing.retain(|(key, number), _| {
             ranks()
@@ -73,7 +76,8 @@ impl Job {
                 let (bus_id, number) = (&gpu.bus_id, rank.info.rank);
                 format!("The driver reports Xid {xids} of the GPU {bus_id} of rank {number}.")
             };
-            steps.events.extend(self.begun_error(of, state, vec![of_rank(rank)], sentence, turn));
+            let whose = Some(rank.process.whose());
+            steps.events.extend(self.begun_error(of, whose, state, vec![of_rank(rank)], sentence, turn));
         }
         self.watch_ports(host.ports, turn, steps);
         let is_over = |of: &ErrorOf, error: &OpenError| match of {
@@ -120,7 +124,7 @@ impl Job {
                 )
             };
             let of = ErrorOf::Port(name.clone());
-            steps.events.extend(self.begun_error(of, state, Vec::new(), sentence, turn));
+            steps.events.extend(self.begun_error(of, None, state, Vec::new(), sentence, turn));
         }
     }
 
@@ -128,6 +132,7 @@ impl Job {
     fn begun_error(
         &mut self,
         of: ErrorOf,
+        whose: Option<&str>,
         state: &CommState,
         culprits: Vec<Culprit>,
         sentence: impl FnOnce() -> String,
@@ -138,15 +143,17 @@ impl Job {
             error.seen = now;
             return None;
         }
-        if self.errors.len() >= MAX_ERRORS || !self.may_begin(turn) {
+        let whose = self.sharer(whose, turn);
+        let count = self.errors.values().filter(|error| error.whose == whose).count();
+        if count >= MAX_ERRORS || !self.may_begin(whose.as_deref(), turn) {
             return None;
         }
-        let mut event = self.begun(AlertKind::Error, turn);
+        let mut event = self.begun(AlertKind::Error, whose.as_deref(), turn);
         event.communicator = Some(of_comm(&state.key, state.name.clone()));
         event.culprits = culprits;
         event.sentence = sentence();
         let alert = event.alert.unwrap_or_default();
-        self.errors.insert(of, OpenError { alert, begun: now, seen: now });
+        self.errors.insert(of, OpenError { alert, begun: now, seen: now, whose });
         Some(event)
     }
 }

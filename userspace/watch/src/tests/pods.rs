@@ -71,6 +71,67 @@ fn forged_failures_do_not_hold_back_a_hang() {
     assert!(hangs.len() == 1 && (110..=140).contains(&hangs[0]), "{:?}", world.told());
 }
 
+/// Pod `b` feigns a hang, by its ranks of the shared communicator, or by another one of its own; the others go on.
+#[test]
+fn a_hang_that_another_pod_feigns_holds_none_of_ones_own() {
+    let mut world = world();
+    world.work(100);
+    let (root, standing) = (Some((HASH.into(), 8)), vec![(HASH.into(), 8)]);
+    let feigned =
+        Look { root, standing, waiting: vec![2], culprits: Vec::new(), ..stuck(Kind::NotJoined, None) };
+    world.dump = Some(Ok(feigned));
+    world.ranks[2].in_flight = true;
+    let goes_on = |ranks: &mut Vec<Made>, _| ranks[..2].iter_mut().for_each(|rank| rank.launched += 1);
+    world.pass(100, goes_on);
+    let [(110..=115, Begin, Hang)] = world.told()[..] else { panic!("{:?}", world.told()) };
+    world.pass(300, goes_on);
+    assert_eq!(world.told().len(), 1, "{:?}", world.told());
+    hang(&mut world);
+    world.stand(60);
+    let [_, (at, Begin, Hang)] = world.told()[..] else { panic!("{:?}", world.told()) };
+    assert!((510..=520).contains(&at), "{at}");
+    let event = &world.events[1].1;
+    let job = event.job.as_ref().unwrap();
+    assert_eq!(
+        (job.pids.as_slice(), job.pod.as_deref(), job.whose.as_str()),
+        (&[100, 101][..], Some("a"), "a")
+    );
+    assert_eq!(event.culprits[0].rank, 1);
+    // What is mended ends, and the other's stays.
+    world.ranks[1].launched += 1;
+    world.ranks[0].in_flight = false;
+    world.pass(20, goes_on);
+    let [_, _, (_, End, Hang)] = world.told()[..] else { panic!("{:?}", world.told()) };
+    assert_eq!(world.events[2].1.alert, world.events[1].1.alert);
+    // It hangs again, the pod that forged ends, and it goes on: both are over.
+    world.pass(100, goes_on);
+    hang(&mut world);
+    world.stand(60);
+    world.ranks[2].is_live = false;
+    world.stand(100);
+    world.ranks[0].in_flight = false;
+    world.pass(20, goes_on);
+    let told: Vec<_> = world.told().into_iter().skip(3).map(|(_, event, kind)| (event, kind)).collect();
+    assert_eq!(told, [(Begin, Hang), (End, Hang), (End, Hang)]);
+}
+
+#[test]
+fn errors_that_another_pod_feigns_hold_none_of_ones_own() {
+    let mut world = world();
+    world.pass(400, |ranks, second| {
+        ranks.iter_mut().for_each(|rank| rank.launched += 1);
+        // The forger's are first in order, and come again whenever one may begin.
+        ranks[2].failure = (second % 10 < 6).then_some("ncclSystemError");
+        ranks[0].failure = (second >= 100).then_some("ncclInternalError");
+    });
+    let of = |rank: u32| {
+        let errors = world.events.iter().filter(|(_, event)| event.event == Begin);
+        errors.filter(|(_, event)| event.culprits[0].rank == rank).map(|(at, _)| *at).collect::<Vec<_>>()
+    };
+    assert!(of(2).len() > 3, "{:?}", world.told());
+    assert!(of(0).len() == 1 && (103..=105).contains(&of(0)[0]), "{:?}", world.told());
+}
+
 #[test]
 fn pods_that_claim_one_rank_are_two_jobs_and_neither_moves_for_the_other() {
     let process = |pid: u32, pod: &str, rank: u32, launched: u64| {
