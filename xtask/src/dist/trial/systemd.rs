@@ -13,11 +13,16 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::repository;
+
 use super::{debian_root::DebianRoot, short_list::bounded, unit::Unit};
 use crate::job::Job;
 
 /// Time that the unit's command line runs: `--all` finds a job within two seconds.
 const SECONDS: u64 = 6;
+/// Drop-in for metrics on this host alone, and most exposure with it, in tenths, as systemd counts it.
+const LOOPBACK: &str = "loopback-metrics.conf";
+const MOST_EXPOSURE: u32 = 25;
 
 /// Lets systemd, where it is installed, verify a copy of the unit that names the program where it is now.
 pub(super) fn check_unit(root: &Path) -> Result<()> {
@@ -29,6 +34,26 @@ pub(super) fn check_unit(root: &Path) -> Result<()> {
         Ok(status) if status.success() => eprintln!("systemd finds nothing wrong with the unit"),
         Ok(status) => bail!("systemd-analyze verify ended with {status}"),
         Err(_) => eprintln!("there is no systemd-analyze: the unit was not verified"),
+    }
+    check_exposure(&root.join("exposure"))
+}
+
+/// Lets systemd, where it is installed, say how much each unit lets happen where metrics are for this host alone.
+fn check_exposure(folder: &Path) -> Result<()> {
+    let dist = repository::root().join("dist/systemd");
+    for unit in ["ncclflow-watch.service", "ncclflow-record.service"] {
+        let units = folder.join("etc/systemd/system");
+        let drop_ins = units.join(format!("{unit}.d"));
+        fs::create_dir_all(&drop_ins).context("making a folder for units")?;
+        fs::copy(dist.join(unit), units.join(unit))?;
+        fs::copy(dist.join(LOOPBACK), drop_ins.join(LOOPBACK))?;
+        let mut analyse = Command::new("systemd-analyze");
+        analyse.args(["security", "--offline=true", &format!("--threshold={MOST_EXPOSURE}"), "--no-pager"]);
+        match analyse.arg(format!("--root={}", folder.display())).arg(unit).output() {
+            Ok(said) if said.status.success() => eprintln!("systemd's exposure of {unit}: {MOST_EXPOSURE} at most"),
+            Ok(said) => bail!("{unit} lets more happen: {}", String::from_utf8_lossy(&said.stdout)),
+            Err(_) => eprintln!("there is no systemd-analyze: the exposure of {unit} is not known"),
+        }
     }
     Ok(())
 }
