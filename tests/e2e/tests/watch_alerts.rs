@@ -6,6 +6,7 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpListener,
+    os::unix::fs::PermissionsExt as _,
 };
 
 use ncclflow_e2e::harness::prelude::*;
@@ -111,6 +112,58 @@ fn a_page_is_resolved_by_the_end() {
         (&json!("ncclflow/n1/2/3"), &json!("ncclflow/n1/2/3"))
     );
     assert_eq!(begins["payload"]["custom_details"]["culprits"][0]["rank"], 1);
+}
+
+/// kubectl is a script that lists two pods and keeps what is to be made.
+#[test]
+fn an_alert_is_an_event_at_its_pod() {
+    if !are_there() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (made, words) = (folder.path().join("made"), folder.path().join("words"));
+    let pods = json!({"items": [
+        {"metadata": {"name": "other-0", "namespace": "team-b", "uid": "22222222-0000-4000-8000-000000000000"}},
+        {"metadata": {"name": "train-0", "namespace": "team-a", "uid": "11111111-0000-4000-8000-000000000000"}},
+    ]});
+    let script = format!(
+        "#!/bin/sh\necho \"$*\" >> {words}\ncase $1 in get) echo '{pods}';; *) cat > {made};; esac\n",
+        words = words.display(),
+        made = made.display()
+    );
+    let kubectl = folder.path().join("kubectl");
+    fs::write(&kubectl, script).unwrap();
+    fs::set_permissions(&kubectl, fs::Permissions::from_mode(0o755)).unwrap();
+    let tell = |event: &Value| {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/alerts/kubernetes");
+        let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+        let mut child = Command::new(program);
+        child.stdin(Stdio::piped()).stdout(Stdio::null()).env("PATH", path);
+        let mut child = Killed(child.spawn().unwrap());
+        child.0.stdin.take().unwrap().write_all(event.to_string().as_bytes()).unwrap();
+        assert!(child.0.wait().unwrap().success());
+    };
+    let mut hang = event("begin");
+    tell(&hang);
+    assert!(!words.exists(), "it is of no pod");
+    hang["job"]["pod"] = json!("11111111-0000-4000-8000-000000000000");
+    tell(&hang);
+    let told = read_json(&made);
+    assert_eq!(
+        told["involvedObject"],
+        json!({"apiVersion": "v1", "kind": "Pod", "namespace": "team-a", "name": "train-0",
+            "uid": "11111111-0000-4000-8000-000000000000"})
+    );
+    assert_eq!((&told["metadata"]["namespace"], &told["kind"]), (&json!("team-a"), &json!("Event")));
+    assert_eq!((&told["type"], &told["reason"]), (&json!("Warning"), &json!("NcclHang")));
+    assert_eq!(told["message"], "begin: stuck: \"tp\" & 'pp' wait for rank 1\n");
+    assert_eq!(told["lastTimestamp"], "2023-11-14T22:13:20Z");
+    let words = fs::read_to_string(&words).unwrap();
+    assert_eq!(words, "get pods --all-namespaces --output=json\ncreate --filename=-\n");
+    fs::remove_file(&made).unwrap();
+    hang["job"]["pod"] = json!("33333333-0000-4000-8000-000000000000");
+    tell(&hang);
+    assert!(!made.exists(), "its pod is gone");
 }
 
 /// What ncclflow itself does not see has no job.

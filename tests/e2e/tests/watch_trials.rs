@@ -138,10 +138,34 @@ fn one_that_was_killed_knows_the_job_again() {
     first.hear("begin", "hang").unwrap();
     drop(first);
     let begun = Instant::now();
-    let second = watch(&world, "");
-    println!("it watches again after {:?}", begun.elapsed());
-    let begins = second.hear("begin", "hang").unwrap();
-    assert_eq!(begins["culprits"][0]["pid"], world.bed.ready.pids[1], "{begins:#}");
+    let second = Watcher::start(&world.ncclflow, "--all --metrics 0").unwrap();
+    let address = second.metrics_address().unwrap();
+    let of_rank = format!("pid=\"{}\"", world.bed.ready.pids[1]);
+    wait_until("it knows the job", Duration::from_secs(10), || {
+        scrape::fetch(&address).is_ok_and(|text| text.contains(&of_rank))
+    });
+    println!("it knows the job again after {:?}", begun.elapsed());
+    // Other jobs of this host may hang.
+    let is_ours = |event: &Value| event["culprits"][0]["pid"] == world.bed.ready.pids[1];
+    wait_until("it says it again", Duration::from_mins(3), || {
+        second.events().iter().any(|event| event["kind"] == "hang" && is_ours(event))
+    });
+}
+
+/// A job that starts beside a watch with nothing to do is known within seconds.
+#[test]
+fn a_new_job_is_known_soon() {
+    let Some(ncclflow) = programs::tracer() else { return };
+    let watcher = Watcher::start(&ncclflow, "--all --metrics 0").unwrap();
+    let address = watcher.metrics_address().unwrap();
+    thread::sleep(Duration::from_secs(12));
+    let Some(world) = working("") else { return };
+    let begun = Instant::now();
+    let of_rank = format!("pid=\"{}\"", world.bed.ready.pids[1]);
+    wait_until("it knows the job", Duration::from_secs(30), || {
+        scrape::fetch(&address).is_ok_and(|text| text.contains(&of_rank))
+    });
+    println!("a new job is known {:?} after it works", begun.elapsed());
 }
 
 /// A rank never comes to a set-up: it is named, as `dump` names it.
@@ -236,4 +260,23 @@ fn a_slow_gpu_is_named() {
     );
     fs::write(world.path("faults"), "").unwrap();
     watcher.hear("end", "slow").unwrap();
+}
+
+/// A job that had many iterations a second has one in five: each is no hang, and the rank that sleeps is named.
+#[test]
+fn a_job_that_crawls_is_slower_and_the_rank_that_it_waits_for_is_named() {
+    let words = "--iters 1000000000 --bytes 4096 --compute-ms 20 --sync-iterations --faults {}/faults";
+    let Some(world) = World::going(VERSION, RANKS, words).unwrap() else { return };
+    let watcher = watch(&world, "");
+    // Two minutes tell what is usual; a moment of a busy machine is none.
+    thread::sleep(Duration::from_secs(150));
+    fs::write(world.path("faults.new"), "1 host 5000\n").unwrap();
+    fs::rename(world.path("faults.new"), world.path("faults")).unwrap();
+    let begins = watcher.hear("begin", "slower").unwrap();
+    assert_eq!(begins["culprits"][0]["pid"], world.bed.ready.pids[1], "{begins:#}");
+    assert_eq!(list(&begins["culprits"]).len(), 1, "{begins:#}");
+    assert!(text(&begins["sentence"]).contains("times as long as before"), "{begins:#}");
+    let (begun, _) = watcher.begun_and_ended();
+    let others: Vec<&Value> = begun.iter().filter(|event| event["kind"] == "hang").collect();
+    assert!(others.is_empty(), "{others:#?}");
 }

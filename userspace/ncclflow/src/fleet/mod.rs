@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn of_too_large_answers_the_largest_go_and_small_ones_stay() {
-        let mut answers = Answers::<DumpReport>::new(20_000);
+        let mut answers = Answers::<DumpReport>::new(22_000);
         let mut add = |host: &str, notes: usize| {
             let notes = vec!["\"x\""; notes].join(",");
             let text = format!(
