@@ -138,6 +138,7 @@ pub(crate) fn run(bench: &mut Bench, args: &Args) -> Result<Value> {
         "seed": args.seed,
         "runs": table.into_json(),
         "precision": figures::precision(&judged),
+        "calibration": figures::calibration(&judged),
         "recall": figures::recall(&judged),
         "confusion": figures::confusion(&judged),
     }))

@@ -93,10 +93,15 @@ pub(super) struct Case {
 }
 
 impl Fault {
+    /// The rank after the slow one: the other end of its link, or the one that is slow, too.
+    fn after(&self, ranks: u32) -> u32 {
+        (self.rank + 1) % ranks
+    }
+
     /// The verdict that is right, in a job of so many ranks.
     pub(super) fn truth(&self, ranks: u32) -> Truth {
         let rank = i64::from(self.rank);
-        let after = i64::from((self.rank + 1) % ranks);
+        let after = i64::from(self.after(ranks));
         let (kind, ranks, peer) = match self.kind {
             FaultKind::None => ("nobody", BTreeSet::new(), None),
             FaultKind::Gpu | FaultKind::Two => ("gpu", BTreeSet::from([rank]), None),
@@ -225,7 +230,7 @@ impl Case {
             FaultKind::Gpu => format!("{rank} gpu {percent:.3}\n"),
             FaultKind::Host => format!("{rank} host {ms:.3}\n"),
             FaultKind::Two => {
-                let after = (rank + 1) % self.ranks;
+                let after = self.fault.after(self.ranks);
                 format!("{rank} gpu {percent:.3}\n{after} host {:.3}\n", ms / 2.0)
             }
             FaultKind::Pause => format!("{rank} host {:.3} {every}\n", ms * f64::from(every)),

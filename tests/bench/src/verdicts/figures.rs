@@ -107,6 +107,27 @@ pub(super) fn precision(judged: &[Judged]) -> Value {
     table.into_json()
 }
 
+/// Of those who were named with a confidence, how many were it.
+pub(super) fn calibration(judged: &[Judged]) -> Value {
+    let mut by_confidence: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
+    for one in judged.iter().filter(|one| one.trial.answer.accuses()) {
+        let Some(confidence) = one.trial.answer.confidence else { continue };
+        let (right, of) = by_confidence.entry(percent_of(confidence)).or_default();
+        *right += usize::from(one.outcome == Outcome::Right);
+        *of += 1;
+    }
+    let mut table = Table::default();
+    for (percent, (right, of)) in by_confidence {
+        table.add(row("confidence", &format!("{percent} %"), "", right, of));
+    }
+    table.into_json()
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 100")]
+fn percent_of(part: f64) -> u64 {
+    (part.clamp(0.0, 1.0) * 100.0).round() as u64
+}
+
 /// Of the faults, how many were named.
 pub(super) fn recall(judged: &[Judged]) -> Value {
     let mut table = Table::default();
@@ -188,12 +209,35 @@ mod tests {
         assert_eq!(percent(0, 0), "0.0 100.0");
     }
 
-    fn judged(kind: FaultKind, said: &str) -> Outcome {
+    fn run(kind: FaultKind, said: &str) -> Judged {
         let mut case = Case::draw(1, 0, Some(kind));
         (case.ranks, case.fault.rank) = (4, 2);
         let slow: Value = serde_json::from_str(said).unwrap();
         let answer = Answer::read(&json!({ "slow": slow }));
-        Judged::new(&case.truth(), None, Trial { answer, healthy_ms: 20.0, iteration_ms: 21.0 }).outcome
+        Judged::new(&case.truth(), None, Trial { answer, healthy_ms: 20.0, iteration_ms: 21.0 })
+    }
+
+    fn judged(kind: FaultKind, said: &str) -> Outcome {
+        run(kind, said).outcome
+    }
+
+    #[test]
+    fn stated_confidence_stands_beside_what_came_of_it() {
+        let said = |rank, confidence| {
+            format!(r#"{{ "kind": "gpu", "ranks": [{rank}], "confidence": {confidence} }}"#)
+        };
+        let runs = [
+            run(FaultKind::Gpu, &said(2, 0.95)),
+            run(FaultKind::Gpu, &said(1, 0.95)),
+            run(FaultKind::Gpu, &said(2, 0.7)),
+            run(FaultKind::None, r#"{ "kind": "nobody", "ranks": [] }"#),
+        ];
+        let table = calibration(&runs);
+        let rows: Vec<_> = table.as_array().unwrap().iter().collect();
+        let of = |at: usize| (&rows[at]["confidence"], &rows[at]["right"], &rows[at]["runs"]);
+        assert_eq!(of(0), (&json!("70 %"), &json!(1), &json!(1)));
+        assert_eq!(of(1), (&json!("95 %"), &json!(1), &json!(2)));
+        assert_eq!(rows.len(), 2);
     }
 
     #[test]
