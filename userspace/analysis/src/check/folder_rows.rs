@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use flow::schema::{ApiCall, GpuRow, LaunchThreadRow, MessageRow, Op, RankKey};
+use flow::schema::{ApiCall, GpuRow, LaunchThreadRow, MessageRow, Op, RankKey, StackRow};
 use nccl_library::nccl::Direction;
 
 use super::{
@@ -175,7 +175,8 @@ impl Sink for FolderRows {
         for row in messages {
             slow.message(&rank.communicator, row);
             if let (Direction::Send, Some(wait)) = (row.op, row.wait_network_ns.get()) {
-                *rank.attribution.waits.in_network_ns.entry(row.peer).or_default() += wait;
+                let sum = rank.attribution.waits.in_network_ns.entry(row.peer).or_default();
+                *sum = sum.saturating_add(wait);
             }
             if rank.op.first().is_some_and(|first| (first.seq, first.channel) != (row.seq, row.channel)) {
                 rank.end_op(ended);
@@ -186,6 +187,10 @@ impl Sink for FolderRows {
 
     fn gpu(&mut self, row: &GpuRow) {
         self.slow.gpu(row);
+    }
+
+    fn stack(&mut self, row: &StackRow) {
+        self.slow.stack(row);
     }
 
     fn launch_thread(&mut self, row: &LaunchThreadRow) {

@@ -14,7 +14,7 @@ type Owner = String;
 
 /// Communicators of one recording that several users or jobs claim.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
+pub(crate) struct Claims {
     owners: HashMap<u32, Owner>,
     /// Owner of most ranks, by hash.
     contested: HashMap<u64, Option<Owner>>,
@@ -55,7 +55,7 @@ impl Claims {
     }
 
     /// Returns the name of a rank's communicator.
-    pub(super) fn name(&self, key: RankKey) -> String {
+    pub(crate) fn name(&self, key: RankKey) -> String {
         let contested = key.hash.and_then(|hash| Some((hash, self.contested.get(&hash)?)));
         let Some((hash, most)) = contested else { return key.comm_name() };
         let owner = self.owners.get(&key.pid);

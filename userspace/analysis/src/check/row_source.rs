@@ -21,12 +21,12 @@ use recording::{format::Selection, rows::ReadPart, sinks::Sink};
 
 /// Facts about a folder before its rows come.
 #[derive(Debug)]
-pub(super) struct FolderFacts {
+pub(crate) struct FolderFacts {
     pub(super) path: Arc<Path>,
     /// Its report, with the GPU of each rank; while a recording goes on, it has no ranks yet.
-    pub(super) session: SessionReport,
+    pub(crate) session: SessionReport,
     /// Owners, for the names of communicators.
-    pub(super) claims: Claims,
+    pub(crate) claims: Claims,
     /// Calls are taken, as there are no ops.
     pub(super) takes_calls: bool,
     /// The recording lost records: calls may be missing before any.
@@ -71,7 +71,7 @@ impl FolderFacts {
 }
 
 /// Collects from several folders, which are read side by side, and added in their order.
-pub(super) trait Gather {
+pub(crate) trait Gather {
     /// Sink for the rows of a folder.
     type Folder: Sink;
 
@@ -95,12 +95,21 @@ pub type ReadingProgress<'a> = &'a mut dyn FnMut(u64, u64);
 /// Gives all rows of these folders to `gather`, and returns what could not be read, or had nothing.
 pub(super) fn read_rows<G: Gather>(
     part: &Part,
-    mut gather: G,
+    gather: G,
     progress: ReadingProgress<'_>,
 ) -> Result<(G, Vec<String>)> {
     let sources = part.folders.iter().cloned().map(Source::look).collect::<Result<Vec<_>>>()?;
+    read_sources(&sources, gather, progress)
+}
+
+/// Gives all rows of these sources to `gather`: as many threads read as there are processors.
+pub(crate) fn read_sources<G: Gather>(
+    sources: &[Source],
+    mut gather: G,
+    progress: ReadingProgress<'_>,
+) -> Result<(G, Vec<String>)> {
     let of_bytes = sources.iter().map(|source| source.bytes).sum();
-    let jobs = Jobs::of(&sources);
+    let jobs = Jobs::of(sources);
     let work = |(at, source), gather: &G| {
         let facts = FolderFacts::of(source, jobs.of_source(at));
         Work::new(source, facts, gather)

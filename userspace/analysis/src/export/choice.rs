@@ -230,6 +230,7 @@ mod tests {
             span_ns: Some((20_000_000_000, 90_000_000_000)),
             bytes: 0,
             is_over: true,
+            clock: None,
         }
     }
 

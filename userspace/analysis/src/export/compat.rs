@@ -12,7 +12,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use flow::schema::{Op, PeerRow, RankKey};
+use flow::{
+    schema::{Op, PeerRow, RankKey},
+    text::counts,
+};
 use nccl_library::nccl::{Direction, Pattern, Protocol};
 use serde::Serialize;
 
@@ -20,7 +23,7 @@ use super::{
     bounded::get_or_make,
     run::Exported,
     source::Source,
-    view::{Row, View, ViewOptions, counted, ensure_ops},
+    view::{Row, View, ViewOptions, ensure_ops},
 };
 use recording::sinks::{JsonLinesFile, OutputDir, Share};
 
@@ -258,9 +261,9 @@ impl View for Compat {
         let steps = format!("steps are left out: beyond {MAX_STEPS} of an op");
         let unknown = format!("data types or reductions have no number in nccl.h: {UNKNOWN} stands for them");
         let no_proxy = "ops need no proxy (NVLink, shared memory): the extractor does not know them, and they are left out";
-        let counts = [(self.steps_left_out, &*steps), (self.unknown_numbers, &*unknown)];
+        let left_out = [(self.steps_left_out, &*steps), (self.unknown_numbers, &*unknown)];
         let mixed = self.is_mixed.then(|| mixed.to_owned());
-        Ok(counted([(self.ops_without_proxy, no_proxy)]).chain(mixed).chain(counted(counts)).collect())
+        Ok(counts([(self.ops_without_proxy, no_proxy)]).chain(mixed).chain(counts(left_out)).collect())
     }
 }
 

@@ -105,6 +105,7 @@ mod tests {
             span_ns: None,
             bytes: 0,
             is_over: true,
+            clock: None,
         };
         let members = [(1, Some(2), 1), (1, Some(8), 5), (1, Some(8), 3), (1, None, 2), (2, Some(1), 0)];
         let members = members.map(|(pid, n_ranks, rank)| {

@@ -11,14 +11,17 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::{Context as _, Result, bail};
-use flow::schema::{ApiCall, ApiCallRow, Pointer, RankKey};
+use flow::{
+    schema::{ApiCall, ApiCallRow, Pointer, RankKey},
+    text::counts,
+};
 
 use super::{
     bounded::get_or_make,
     job_ranks::{JobRank, job_ranks, members},
     run::Exported,
     source::Source,
-    view::{Row, View, counted, listed},
+    view::{Row, View, listed},
 };
 use recording::sinks::{JsonLinesFile, OutputDir};
 
@@ -200,7 +203,7 @@ impl Megatrace {
             ));
         }
         let unknown = "calls that belong to no communicator are left out: the interceptor does not know them";
-        notes.extend(counted([(self.other_calls, unknown)]));
+        notes.extend(counts([(self.other_calls, unknown)]));
         if self.is_partial {
             notes.push("opCount is counted from the beginning of the part".to_owned());
         }

@@ -15,6 +15,7 @@ mod choice;
 mod chosen_rows;
 mod compat;
 mod flight_recorder;
+mod host_clocks;
 mod inspector;
 mod job;
 mod job_ranks;
@@ -91,6 +92,12 @@ impl Format {
     /// Tells whether the names of its files, or what is in them, are ranks of one job.
     fn is_by_job(self) -> bool {
         matches!(self, Self::Megatrace | Self::Chakra | Self::FlightRecorder)
+    }
+
+    /// Tells whether its times of several hosts are by one clock. The others write what other programs would
+    /// have: times of the host's own clock.
+    fn has_one_clock(self) -> bool {
+        matches!(self, Self::Perfetto | Self::Parquet)
     }
 
     /// Opens a view that writes to the new folder `path`, or to new files whose names begin so.

@@ -47,6 +47,7 @@ mod tests {
                 span_ns: None,
                 bytes: 0,
                 is_over: true,
+                clock: None,
             }
         };
         let sources = [source(&[("0xab", 0, 7), ("0xcd", 0, 7)]), source(&[("0xab", 1, 8)])];

@@ -17,12 +17,14 @@ use super::{
     Format,
     choice::{Choice, SourceChoice},
     chosen_rows::{ChosenRows, Exporting, RowCounts},
+    host_clocks::HostClocks,
     jobs::{self, Jobs},
     ranks::TwiceReport,
     recorded::recorded,
     source::{Source, sources},
     view::{View, ViewOptions},
 };
+use crate::slow::{HostClock, Offset};
 use flow::text::joined;
 use recording::{
     format::{Damage, Selection},
@@ -52,6 +54,9 @@ pub struct Exported {
     pub twice: Vec<TwiceReport>,
     /// Unix times of the earliest and the latest record of all sources, in nanoseconds.
     pub span_unix_ns: Option<(u64, u64)>,
+    /// Clocks of hosts whose times are by the clock of another one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub clocks: Vec<HostClock>,
     /// Notes of the view.
     pub notes: Vec<String>,
     /// Ranks, communicators and processes that the recordings have, in words; `None`: none is known.
@@ -89,6 +94,9 @@ pub struct SourceReport {
     /// Offset from its own clock to wall time.
     #[serde(skip)]
     pub(super) offset_ns: u64,
+    /// The host by whose clock its wall times are, and how far its own clock is ahead of that.
+    #[serde(skip)]
+    pub(super) clock: Option<(String, Offset)>,
 }
 
 impl SourceReport {
@@ -111,6 +119,7 @@ impl SourceReport {
             missing_segments,
             read,
             offset_ns: source.offset_ns(),
+            clock: source.clock.clone(),
         }
     }
 }
@@ -180,7 +189,11 @@ fn make_folders(
 fn make_one(options: ExportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Exported> {
     let ExportOptions { inputs, output, format, view, choice } = options;
     let is_all = choice.is_all();
-    let chosen = Chosen::new(&inputs, choice)?;
+    let chosen = if format.has_one_clock() {
+        Chosen::by_one_clock(&inputs, choice, progress)?
+    } else {
+        Chosen::new(&inputs, choice)?
+    };
     let exported = chosen.read_into(format.open(&output, &view)?, progress)?;
     if format.is_folder() && (!is_all || exported.sources.len() > 1) {
         // The folder is not the whole of one session.
@@ -195,13 +208,31 @@ pub(crate) struct Chosen {
     sources: Vec<Source>,
     span: Option<(u64, u64)>,
     choices: Vec<SourceChoice>,
+    clocks: HostClocks,
 }
 
 impl Chosen {
     /// Looks through the recordings. An impossible choice fails before anything is written.
     pub(crate) fn new(inputs: &[PathBuf], choice: Choice) -> Result<Self> {
+        Self::of(sources(inputs)?, choice, HostClocks::default())
+    }
+
+    /// Looks through the recordings; wall times of several hosts are by one clock, as far as it is known.
+    /// Measured messages are read for that.
+    pub(crate) fn by_one_clock(
+        inputs: &[PathBuf],
+        choice: Choice,
+        progress: &mut dyn FnMut(ExportProgress),
+    ) -> Result<Self> {
+        let mut sources = sources(inputs)?;
+        // The second reading is of as many bytes at most.
+        let mut told = |bytes, all: u64| progress(ExportProgress { bytes, of_bytes: all.saturating_mul(2) });
+        let clocks = HostClocks::set(&mut sources, &mut told)?;
+        Self::of(sources, choice, clocks)
+    }
+
+    fn of(sources: Vec<Source>, choice: Choice, clocks: HostClocks) -> Result<Self> {
         let choice = choice.checked()?;
-        let sources = sources(inputs)?;
         let spans = sources.iter().filter_map(Source::wall_span_ns);
         let span = spans.reduce(|(first, last), (begin, end)| (first.min(begin), last.max(end)));
         let jobs = Jobs::of(&sources);
@@ -214,7 +245,7 @@ impl Chosen {
                 choice.of_source(source, span.unwrap_or_default(), &job)
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { sources, span, choices })
+        Ok(Self { sources, span, choices, clocks })
     }
 
     /// Returns the times of which rows are taken, by the clock of the source: from the first until before the
@@ -229,11 +260,11 @@ impl Chosen {
         mut view: Box<dyn View>,
         progress: &mut dyn FnMut(ExportProgress),
     ) -> Result<Exported> {
-        let Self { sources, span, choices } = self;
+        let Self { sources, span, choices, clocks } = self;
         view.look_at(&sources)?;
         let mut exporting = Exporting::new(view);
-        let of_bytes = sources.iter().map(|source| source.bytes).sum();
-        let (mut bytes, mut reports) = (0, Vec::new());
+        let of_bytes = clocks.bytes + sources.iter().map(|source| source.bytes).sum::<u64>();
+        let (mut bytes, mut reports) = (clocks.bytes, Vec::new());
         for (source, choice) in sources.iter().zip(choices) {
             let mut told = |read: u64| progress(ExportProgress { bytes: bytes + read, of_bytes });
             let read;
@@ -248,10 +279,12 @@ impl Chosen {
             sources: reports,
             twice: ranks.twice,
             span_unix_ns: span,
+            clocks: clocks.known.clone(),
             notes: Vec::new(),
             recorded: recorded(&sources),
         };
         exported.notes = view.finish(&exported)?;
+        exported.notes.extend(clocks.notes());
         Ok(exported)
     }
 }

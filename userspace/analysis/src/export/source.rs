@@ -12,6 +12,7 @@ use flow::{
     session::{Level, SessionReport},
 };
 
+use crate::slow::Offset;
 use recording::{
     format::{FOLDER, Item, Progress, Selection},
     rows::{Read, ReadPart, RecordedSession},
@@ -35,6 +36,9 @@ pub struct Source {
     pub bytes: u64,
     /// Set if the session has ended: it has a report at its end.
     pub is_over: bool,
+    /// The host by whose clock wall times are, and how far its own clock is ahead of that; `None`: they are
+    /// by its own.
+    pub(super) clock: Option<(String, Offset)>,
 }
 
 impl Source {
@@ -62,7 +66,7 @@ impl Source {
             session.communicators = ranks.into_values().map(|facts| facts.report()).collect();
         }
         let (span_ns, bytes) = (reader.span_ns(), reader.bytes().context("listing its segments")?);
-        Ok(Self { path, session, span_ns, bytes, is_over })
+        Ok(Self { path, session, span_ns, bytes, is_over, clock: None })
     }
 
     /// Opens it for reading.
@@ -102,8 +106,15 @@ impl Source {
         self.is_of_calls() || self.session.api
     }
 
-    /// Returns the offset from its own clock to wall time.
+    /// Returns the offset from its own clock to wall time, by the clock of its host or of another one.
     pub fn offset_ns(&self) -> u64 {
+        let ahead_ns = self.clock.as_ref().map_or(0, |(_, ahead)| ahead.ahead_ns);
+        self.unix_offset_ns().saturating_add_signed(ahead_ns.saturating_neg())
+    }
+
+    /// Returns the offset from its own clock to wall time by the clock of its host, which other programs there
+    /// have.
+    pub(super) fn unix_offset_ns(&self) -> u64 {
         self.session.clock.offset_ns
     }
 

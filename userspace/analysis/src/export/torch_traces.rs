@@ -36,6 +36,18 @@ pub(super) fn check(traces: &[TorchTrace<'_>], sources: &[Source]) -> Result<()>
     Ok(())
 }
 
+/// Returns how far the clock of the host of a rank of the job is ahead of that by which the times of its
+/// recording are.
+pub(super) fn ahead_ns(rank: i32, sources: &[Source]) -> Option<i64> {
+    let has_rank = |source: &&Source| {
+        let session = source.session();
+        let of_communicators = session.communicators.iter().filter_map(|row| row.job_rank);
+        let of_processes = session.targets.iter().filter_map(|target| target.job.as_ref()?.rank);
+        of_communicators.chain(of_processes).any(|known| i32::try_from(known) == Ok(rank))
+    };
+    Some(sources.iter().find(has_rank)?.clock.as_ref()?.1.ahead_ns)
+}
+
 /// What recordings say of their jobs and times.
 #[derive(Debug, Default)]
 struct Recordings {
@@ -51,7 +63,7 @@ impl Recordings {
     fn of(sources: &[Source]) -> Self {
         let mut all = Self::default();
         for source in sources {
-            let unix = |at: u64| at.saturating_add(source.offset_ns());
+            let unix = |at: u64| at.saturating_add(source.unix_offset_ns());
             all.spans_ns.extend(source.span_ns.map(|(first, last)| (unix(first), unix(last))));
             let session = source.session();
             let ranks = session.communicators.iter().map(|row| row.n_ranks).max();

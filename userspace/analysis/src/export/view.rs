@@ -125,11 +125,6 @@ pub(super) fn listed<T: Display>(things: impl ExactSizeIterator<Item = T>, most:
     joined(things.take(most), ", ") + more
 }
 
-/// Makes the notes that begin with a number, of those whose number is not 0.
-pub(super) fn counted<const N: usize>(notes: [(u64, &str); N]) -> impl Iterator<Item = String> {
-    notes.into_iter().filter(|(count, _)| *count > 0).map(|(count, text)| format!("{count} {text}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,8 +134,15 @@ mod tests {
     fn files_of_ops_are_not_made_of_calls() {
         let of = |ops, calls| {
             let rows = RowCounts { ops, calls, ..RowCounts::default() };
-            let (sources, twice, notes) = (Vec::new(), Vec::new(), Vec::new());
-            let exported = Exported { rows, sources, twice, span_unix_ns: None, notes, recorded: None };
+            let exported = Exported {
+                rows,
+                sources: Vec::new(),
+                twice: Vec::new(),
+                span_unix_ns: None,
+                clocks: Vec::new(),
+                notes: Vec::new(),
+                recorded: None,
+            };
             ensure_ops(&exported, "these files").err().map(|error| error.to_string())
         };
         assert!(of(0, 520).unwrap().contains("these files are of ops"));

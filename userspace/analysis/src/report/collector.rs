@@ -353,7 +353,12 @@ impl View for Collector {
             Row::Messages(op, messages) => self.messages(op, messages),
             Row::MessageSums(op, sums) => self.message_sums(op, sums),
             Row::Call(call) => self.call(call),
-            Row::Stack(stack) => self.code.stack(stack),
+            Row::Stack(stack) => {
+                self.code.stack(stack);
+                if let Some(rows) = self.check.rows() {
+                    rows.stack(stack);
+                }
+            }
             Row::Gpu(row) => {
                 if let Some(rows) = self.check.rows() {
                     rows.gpu(row);

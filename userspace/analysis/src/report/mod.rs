@@ -83,7 +83,7 @@ pub struct Reported {
 /// If a folder has no recording or cannot be read, or the file exists or cannot be written.
 pub fn report(options: ReportOptions, progress: &mut dyn FnMut(ExportProgress)) -> Result<Reported> {
     let ReportOptions { inputs, output, replace, choice, open } = options;
-    let chosen = Chosen::new(&inputs, choice)?;
+    let chosen = Chosen::by_one_clock(&inputs, choice, progress)?;
     if replace && std::fs::symlink_metadata(&output).is_ok_and(|entry| entry.is_file()) {
         std::fs::remove_file(&output).with_context(|| format!("replacing `{}`", output.display()))?;
     }

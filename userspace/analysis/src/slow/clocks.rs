@@ -45,9 +45,9 @@ struct Bounds(BTreeMap<(usize, usize), BTreeMap<u64, i64>>);
 
 /// How far a clock is ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Offset {
-    pub(super) ahead_ns: i64,
-    pub(super) error_ns: u64,
+pub(crate) struct Offset {
+    pub(crate) ahead_ns: i64,
+    pub(crate) error_ns: u64,
 }
 
 /// A message from a host to another, each given by its folder; by wall times of their own.
@@ -68,6 +68,23 @@ pub(super) fn between(folders: &[Gathered]) -> BTreeMap<&str, Vec<Between>> {
         }
     }
     found
+}
+
+/// How far the clock of a folder is ahead of that of another folder, in all of its time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClockOffset {
+    pub(crate) against: usize,
+    pub(crate) ahead: Offset,
+}
+
+/// Returns how far the clocks of folders are ahead.
+pub(crate) fn clock_offsets(folders: &[Gathered]) -> Vec<ClockOffset> {
+    let clocks = Clocks::of(&between(folders), folders.len());
+    let of_folder = |folder| ClockOffset {
+        against: clocks.against(folder),
+        ahead: clocks.whole(folder).unwrap_or_default(),
+    };
+    (0..folders.len()).map(of_folder).collect()
 }
 
 impl Clocks {
@@ -110,6 +127,11 @@ impl Clocks {
         self.0.get(folder).map_or(folder, |clock| clock.against)
     }
 
+    /// Tells whether the clock of a folder is compared with that of another one.
+    pub(super) fn is_compared(&self, folder: usize) -> bool {
+        self.0.get(folder).is_some_and(|clock| !clock.ahead.is_empty())
+    }
+
     /// Returns how far the clock of a folder is ahead of that with which it is compared.
     pub(super) fn ahead(&self, folder: usize, wall_ns: u64) -> Offset {
         let Some(clock) = self.0.get(folder) else { return Offset::default() };
@@ -124,6 +146,27 @@ impl Clocks {
         let clock = self.0.get(folder)?;
         let (_, ahead) = clock.ahead.get(clock.ahead.len() / 2)?;
         Some(Offset { ahead_ns: ahead.ahead_ns.saturating_add(clock.at_first_ns), ..*ahead })
+    }
+
+    /// Returns how far the clock of a folder is ahead over all of its time: by one number, with an error that
+    /// covers drift. `None`: the others are compared with it, or nothing is known.
+    fn whole(&self, folder: usize) -> Option<Offset> {
+        let clock = self.0.get(folder)?;
+        let ends = |offset: &Offset| {
+            let error_ns = i64::try_from(offset.error_ns).unwrap_or(i64::MAX);
+            (offset.ahead_ns.saturating_sub(error_ns), offset.ahead_ns.saturating_add(error_ns))
+        };
+        let all = clock.ahead.iter().map(|(_, offset)| ends(offset));
+        let (least, most) = all.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))?;
+        let whole = Offset::between(least, most);
+        Some(Offset { ahead_ns: whole.ahead_ns.saturating_add(clock.at_first_ns), ..whole })
+    }
+
+    /// Returns the wall time of a folder's clock at a time of the clock with which it is compared.
+    pub(super) fn own_ns(&self, folder: usize, common_ns: u64) -> u64 {
+        let at_first_ns = self.0.get(folder).map_or(0, |clock| clock.at_first_ns);
+        let about = common_ns.saturating_add_signed(at_first_ns);
+        common_ns.saturating_add_signed(self.ahead(folder, about).ahead_ns)
     }
 
     /// Returns a wall time by the clock with which all connected ones are compared.

@@ -9,8 +9,9 @@ use flow::schema::GpuRow;
 use super::{
     activity::Activity,
     change::Slowdown,
-    evidence::{Evidence, Iteration, RankEvidence},
+    evidence::{Evidence, RankEvidence},
     gathered::ProcessorTime,
+    late_ranks::Iteration,
     processor,
     verdict::{Kind, RankName, Slow},
 };

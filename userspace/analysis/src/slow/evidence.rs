@@ -10,8 +10,10 @@ use super::{
     clocks::{Between, Clocks, between},
     gathered::{CommunicatorRows, Gathered, Member, ProcessorTime},
     hosts::{HostClocks, Hosts, Part},
-    launches::{Late, Launches, median},
+    late_ranks::{Iteration, LateRanks},
+    launches::{Launches, median},
     longest_waits::RankWaits,
+    sets::Sets,
     shares::Shares,
     transits::Link,
     verdict::RankName,
@@ -56,21 +58,6 @@ pub(super) struct RankEvidence {
     pub(super) processor: Option<ProcessorTime>,
     /// Of its proxy's thread.
     pub(super) proxy: Option<ProcessorTime>,
-}
-
-/// The job's iterations.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Iteration {
-    pub(super) typical_ns: u64,
-    pub(super) mean_ns: u64,
-    pub(super) count: u64,
-}
-
-/// Lateness of ranks of a communicator on one host; ranks by index into [`Evidence::ranks`].
-#[derive(Clone, Debug, Default)]
-pub(super) struct LateRanks {
-    pub(super) ranks: Vec<usize>,
-    pub(super) late: Late,
 }
 
 /// Share of the time of a rank's connections.
@@ -199,6 +186,11 @@ fn of_job(
     let mean_ns = sequence_ns(folders, &members);
     let at = |of: &Of| index.get(of).copied();
     let mut late = Vec::new();
+    let line = |communicator: &Joined<'_>, rank: i32, stack| {
+        let (folder, member) = communicator.members.get(&rank)?;
+        let gathered = folders.get(*folder)?;
+        gathered.line(gathered.facts(*member)?.pid, stack)
+    };
     for communicator in &communicators {
         let mut add = |launches: &Launches, error_ns: u64| {
             let Some((count, first, last)) = launches.span() else { return };
@@ -206,25 +198,34 @@ fn of_job(
             let of = |rank: &i32| at(communicator.members.get(rank)?);
             let ranks: Vec<usize> = found.ranks.iter().filter_map(of).collect();
             if ranks.len() == found.ranks.len() && !found.iterations.is_empty() {
-                late.push(LateRanks { ranks, late: found });
+                let numbers = found.ranks.clone();
+                let mut found = LateRanks::new(ranks, found);
+                found.note_lines(&|at, stack| line(communicator, *numbers.get(at)?, stack));
+                late.push(found);
             }
         };
-        communicator.parts.iter().for_each(|(_, rows)| add(&rows.launches, 0));
+        for (folder, rows) in &communicator.parts {
+            if clocks.is_compared(*folder) {
+                add(&rows.launches.by(|wall_ns| clocks.common_ns(*folder, wall_ns)), 0);
+            } else {
+                add(&rows.launches, 0);
+            }
+        }
         for hosts in &communicator.hosts {
             add(&hosts.launches(clocks), hosts.error_ns);
         }
     }
-    late.sort_by_key(|late| std::cmp::Reverse(late.iteration().map(|iteration| iteration.typical_ns)));
+    late.sort_by_key(|late| std::cmp::Reverse(late.iteration.map(|iteration| iteration.typical_ns)));
     let lengths = late.first().map(LateRanks::lengths).unwrap_or_default();
     let slowdown = Slowdown::find(&lengths);
     // What was before it says nothing of its cause.
     let since_ns = slowdown.map_or(0, |slowdown| slowdown.since_ns);
-    for late in &mut late {
-        late.late.iterations.retain(|iteration| iteration.begun_ns >= since_ns);
+    for late in late.iter_mut().filter(|_| since_ns > 0) {
+        late.since(since_ns);
     }
     let span = |folder: usize| {
         let (first, last) = folders.get(folder)?.span_ns?;
-        Some((first.max(since_ns), last))
+        Some((first.max(clocks.own_ns(folder, since_ns)), last))
     };
     let ranks = members.iter().map(|of| {
         let Some(facts) = facts(*of) else { return RankEvidence::default() };
@@ -241,7 +242,7 @@ fn of_job(
     });
     let ranks = ranks.collect();
     let has_proxy = communicators.iter().any(|one| one.parts.iter().any(|(_, rows)| rows.has_proxy));
-    let iteration = late.first().and_then(LateRanks::iteration);
+    let iteration = late.first().and_then(|late| late.iteration);
     let host = |of: &Of| Some((of.0, facts(*of)?.host.clone()));
     let clocks_of = HostClocks::of(&members.iter().filter_map(host).collect(), clocks);
     let job = members.iter().find_map(|of| facts(*of)?.job.clone());
@@ -258,7 +259,9 @@ fn of_job(
         ..Evidence::default()
     };
     for communicator in &communicators {
-        let since = |folder: usize| folders.get(folder).map_or(0, |of| of.monotonic_ns(since_ns));
+        let since = |folder: usize| {
+            folders.get(folder).map_or(0, |of| of.monotonic_ns(clocks.own_ns(folder, since_ns)))
+        };
         let of_part = |(folder, rows): &(usize, &CommunicatorRows)| {
             let span = span_of(rows.waits.iter().map(|(_, shares)| shares), since(*folder));
             rows.waits
@@ -435,60 +438,5 @@ impl WaitingRank {
             |link: &MeasuredLink| Some(link.in_network.mean?.percent * link.in_network.connections as f64);
         let sum = to_it.filter_map(of_link).reduce(|one, other| one + other)?;
         Some(sum / self.waiting.connections.max(1) as f64)
-    }
-}
-
-impl LateRanks {
-    /// Returns the lateness of a rank in each iteration, in the order of iterations.
-    pub(super) fn of(&self, rank: usize) -> Vec<u64> {
-        let Some(at) = self.ranks.iter().position(|other| *other == rank) else { return Vec::new() };
-        let iterations = self.late.iterations.iter();
-        iterations.map(|iteration| iteration.late_ns.get(at).copied().unwrap_or(0)).collect()
-    }
-
-    /// Returns begin and length of iterations that were seen whole.
-    fn lengths(&self) -> Vec<(u64, u64)> {
-        let iterations = self.late.iterations.iter();
-        iterations.filter_map(|iteration| Some((iteration.begun_ns, iteration.lasted_ns?))).collect()
-    }
-
-    /// Returns the length of iterations, if there are some.
-    pub(super) fn iteration(&self) -> Option<Iteration> {
-        let lasted: Vec<u64> = self.lengths().into_iter().map(|(_, ns)| ns).collect();
-        let count = lasted.len() as u64;
-        let mean_ns = lasted.iter().sum::<u64>().checked_div(count)?;
-        Some(Iteration { typical_ns: median(lasted), mean_ns, count })
-    }
-}
-
-/// Sets of things that belong together.
-#[derive(Debug)]
-struct Sets<T>(BTreeMap<T, usize>, usize);
-
-impl<T> Default for Sets<T> {
-    fn default() -> Self {
-        Self(BTreeMap::new(), 0)
-    }
-}
-
-impl<T: Copy + Ord> Sets<T> {
-    fn join(&mut self, one: T, other: T) {
-        let mut set = |of: T| {
-            self.1 += 1;
-            let new = self.1;
-            *self.0.entry(of).or_insert(new)
-        };
-        let (kept, gone) = (set(one), set(other));
-        if kept != gone {
-            self.0.values_mut().filter(|set| **set == gone).for_each(|set| *set = kept);
-        }
-    }
-
-    fn sets(self) -> Vec<Vec<T>> {
-        let mut sets: BTreeMap<usize, Vec<T>> = BTreeMap::new();
-        for (of, set) in self.0 {
-            sets.entry(set).or_default().push(of);
-        }
-        sets.into_values().collect()
     }
 }

@@ -6,7 +6,9 @@ use std::{
 };
 
 use flow::{
-    schema::{CommunicatorReport, GpuRow, LaunchThreadRow, MessageRow, NicRow, Op, RankKey},
+    schema::{
+        CommunicatorReport, GpuRow, LaunchThreadRow, MessageRow, NicRow, Op, RankKey, StackId, StackRow,
+    },
     session::SessionReport,
 };
 use nccl_library::nccl::Name;
@@ -14,13 +16,22 @@ use nccl_library::nccl::Name;
 use super::{
     activity::Activity, launches::Launches, longest_waits::RankWaits, shares::Shares, transits::Transits,
 };
-use crate::{export::Who, in_order::Firsts, iterations::Iterations, not_recorded::how_to_measure};
+use crate::{
+    check::{place, users_line},
+    export::Who,
+    in_order::Firsts,
+    iterations::Iterations,
+    not_recorded::how_to_measure,
+};
 
 /// Most launches of a communicator on one host that are kept.
 const MAX_LAUNCHES: usize = 1 << 20;
 
 /// Most messages that are kept for the hosts at their other ends, by communicator and host.
 const MAX_UNMATCHED: usize = 1 << 13;
+
+/// Most call stacks whose lines are kept.
+const MAX_LINES: usize = 1 << 14;
 
 /// Most pairs of ranks with sends and receives that are kept, for each communicator.
 const MAX_PAIRS: usize = 4096;
@@ -110,6 +121,8 @@ pub(crate) struct Gathered {
     pub(super) gpus: BTreeMap<(u32, Option<String>, Option<String>), Activity>,
     /// Processor time of threads, by process, and thread: those that launch, and proxies.
     threads: [HashMap<(u32, u32), ProcessorTime>; 2],
+    /// Lines of code of call stacks, by process.
+    lines: HashMap<(u32, StackId), String>,
     /// Wall times of the first and the last launch.
     pub(super) span_ns: Option<(u64, u64)>,
 }
@@ -127,13 +140,18 @@ impl Gathered {
         }
     }
 
-    /// Takes an op on a channel of a rank of this communicator.
-    pub(crate) fn op(&mut self, communicator: &str, op: &Op) {
-        let row = &op.row;
+    /// Adds a communicator if it is new.
+    fn add(&mut self, communicator: &str) {
         if !self.communicators.contains_key(communicator) {
             let rows = CommunicatorRows { number: self.communicators.len(), ..CommunicatorRows::default() };
             self.communicators.insert(communicator.to_owned(), rows);
         }
+    }
+
+    /// Takes an op on a channel of a rank of this communicator.
+    pub(crate) fn op(&mut self, communicator: &str, op: &Op) {
+        let row = &op.row;
+        self.add(communicator);
         let Some(rows) = self.communicators.get_mut(communicator) else { return };
         rows.has_proxy |= row.needed;
         let is_new = !rows.members.contains_key(&row.rank);
@@ -150,6 +168,9 @@ impl Gathered {
             if self.has_clock {
                 let wall_ns = row.ts_ns.saturating_add(self.offset_ns);
                 rows.launches.add(row.rank, row.seq / 2, wall_ns, MAX_LAUNCHES);
+                if let Some(stack) = row.stack {
+                    rows.launches.add_stack(row.rank, row.seq / 2, stack);
+                }
                 let (first, last) = self.span_ns.unwrap_or((wall_ns, wall_ns));
                 self.span_ns = Some((first.min(wall_ns), last.max(wall_ns)));
             }
@@ -171,6 +192,7 @@ impl Gathered {
 
     /// Takes a measured message of a rank of this communicator.
     pub(crate) fn message(&mut self, communicator: &str, row: &MessageRow) {
+        self.add(communicator);
         if let Some(rows) = self.communicators.get_mut(communicator) {
             rows.transits.add(row);
         }
@@ -185,9 +207,16 @@ impl Gathered {
 
     /// Completes what was gathered, when all rows have come.
     pub(crate) fn end(&mut self) {
-        let processes = self.iterations.processes();
-        self.sequences.extend(processes.filter_map(|((_, pid), process)| Some((*pid, process.mean_ns()?))));
+        let mut iterations = std::mem::take(&mut self.iterations);
+        let lengths = iterations.processes().filter_map(|((_, pid), of)| Some((*pid, of.mean_ns()?)));
+        self.sequences.extend(lengths);
         self.thin(MAX_UNMATCHED);
+        // Folders of a large job wait for each other: what only further rows need goes.
+        (self.who, self.jobs, self.by_process) = Default::default();
+        for rows in self.communicators.values_mut() {
+            rows.firsts = BTreeMap::new();
+            rows.launches.shrink();
+        }
     }
 
     /// Leaves out messages whose other ends are on other hosts, until there are no more than so many.
@@ -216,6 +245,20 @@ impl Gathered {
         let gpu = (row.gpu, row.gpu_uuid.clone(), row.bus_id.clone());
         let wall_ns = self.wall_ns(row.ts_ns);
         self.gpus.entry(gpu).or_default().add(row, wall_ns);
+    }
+
+    pub(crate) fn stack(&mut self, row: &StackRow) {
+        if self.lines.len() < MAX_LINES
+            && let Some(frame) = users_line(&row.frames)
+        {
+            let line = format!("{} ({})", place(frame), frame.function);
+            self.lines.insert((row.pid, row.stack), line);
+        }
+    }
+
+    /// Returns the line of code of a call stack: the innermost that is of no library.
+    pub(super) fn line(&self, pid: u32, stack: StackId) -> Option<String> {
+        self.lines.get(&(pid, stack)).cloned()
     }
 
     pub(crate) fn launch_thread(&mut self, row: &LaunchThreadRow) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::{
-    clocks::{Between, Clocks},
+    clocks::{Between, Clocks, Offset},
     gathered::CommunicatorRows,
     launches::Launches,
     transits::{Link, Place},
@@ -84,6 +84,18 @@ pub struct HostClock {
     pub error_ms: f64,
 }
 
+impl HostClock {
+    pub(crate) fn new(host: &str, against: &str, ahead: Offset) -> Self {
+        let ahead_ms = milliseconds(ahead.ahead_ns.unsigned_abs());
+        Self {
+            host: host.to_owned(),
+            against: against.to_owned(),
+            ahead_ms: if ahead.ahead_ns < 0 { -ahead_ms } else { ahead_ms },
+            error_ms: milliseconds(ahead.error_ns),
+        }
+    }
+}
+
 /// What is known of the clocks of a job's hosts against each other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum HostClocks {
@@ -102,16 +114,8 @@ impl HostClocks {
             return if hosts.len() < 2 { Self::OneHost } else { Self::Unknown };
         };
         let name = |folder: &usize| hosts.get(folder).cloned().unwrap_or_default();
-        let of_host = |folder: &usize| {
-            let ahead = clocks.middle(*folder)?;
-            let ahead_ms = milliseconds(ahead.ahead_ns.unsigned_abs());
-            Some(HostClock {
-                host: name(folder),
-                against: name(against),
-                ahead_ms: if ahead.ahead_ns < 0 { -ahead_ms } else { ahead_ms },
-                error_ms: milliseconds(ahead.error_ns),
-            })
-        };
+        let of_host =
+            |folder: &usize| Some(HostClock::new(&name(folder), &name(against), clocks.middle(*folder)?));
         let known: Vec<HostClock> = hosts.keys().filter_map(of_host).collect();
         if hosts.len() < 2 { Self::OneHost } else { Self::Known(known) }
     }

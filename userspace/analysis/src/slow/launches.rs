@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use flow::schema::StackId;
+
 /// Number of collectives in a row that are kept or left out together.
 const BLOCK: u64 = 512;
 
@@ -12,6 +14,8 @@ const BLOCK: u64 = 512;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Launches {
     ranks: BTreeMap<i32, Vec<(u64, u64)>>,
+    /// Call stacks of launches, where they were recorded.
+    stacks: BTreeMap<i32, BTreeMap<u64, StackId>>,
     /// One of so many blocks is kept.
     stride: u64,
     count: usize,
@@ -26,7 +30,10 @@ pub(super) struct IterationLaunches {
     /// Time until the next iteration, by the rank in the middle; `None`: the next one was not seen.
     pub(super) lasted_ns: Option<u64>,
     /// Lateness of each rank, in the order of [`Late::ranks`]; 0 for those that are not late.
-    pub(super) late_ns: Vec<u64>,
+    pub(super) late_ns: Box<[u64]>,
+    /// Call stack of the launch at which each rank became late, in the same order; none, if no stacks were
+    /// recorded.
+    pub(super) late_at: Box<[Option<StackId>]>,
 }
 
 /// How late the ranks of a host were in each iteration.
@@ -51,7 +58,24 @@ impl Launches {
                 .values_mut()
                 .for_each(|launches| launches.retain(|(number, _)| (number / BLOCK).is_multiple_of(stride)));
             self.count = self.ranks.values().map(Vec::len).sum();
+            self.stacks
+                .values_mut()
+                .for_each(|stacks| stacks.retain(|number, _| (number / BLOCK).is_multiple_of(stride)));
         }
+    }
+
+    /// Takes the call stack of a launch.
+    pub(super) fn add_stack(&mut self, rank: i32, number: u64, stack: StackId) {
+        if self.is_kept(number) {
+            self.stacks.entry(rank).or_default().insert(number, stack);
+        }
+    }
+
+    /// Returns them by another clock.
+    pub(super) fn by(&self, clock: impl Fn(u64) -> u64) -> Self {
+        let mut made = Self::default();
+        made.append(self, clock);
+        made
     }
 
     /// Takes those of ranks on another host. `clock`: returns a time of that host by the common clock.
@@ -61,6 +85,12 @@ impl Launches {
             let launches = launches.iter().map(|(number, wall_ns)| (*number, clock(*wall_ns)));
             self.ranks.entry(*rank).or_default().extend(launches);
         }
+        self.stacks.extend(more.stacks.iter().map(|(rank, stacks)| (*rank, stacks.clone())));
+    }
+
+    /// Gives back memory, as no more come.
+    pub(super) fn shrink(&mut self) {
+        self.ranks.values_mut().for_each(Vec::shrink_to_fit);
     }
 
     fn is_kept(&self, number: u64) -> bool {
@@ -101,9 +131,10 @@ impl Launches {
                     rank.push(ns);
                 }
             }
+            let late_at = self.late_at(iteration, &by_rank, &late.ranks);
             let late_ns = by_rank.into_iter().map(median).collect();
             let begun_ns = median(launches.clone());
-            late.iterations.push(IterationLaunches { number, begun_ns, lasted_ns: None, late_ns });
+            late.iterations.push(IterationLaunches { number, begun_ns, lasted_ns: None, late_ns, late_at });
         }
         let begins: Vec<(u64, u64)> =
             late.iterations.iter().map(|iteration| (iteration.number, iteration.begun_ns)).collect();
@@ -112,6 +143,28 @@ impl Launches {
                 (next == iteration.number + 1).then(|| until.saturating_sub(iteration.begun_ns));
         }
         late
+    }
+
+    /// Returns the call stack of the launch of each rank at which it became late: by most of all. `by_rank`:
+    /// lateness at each launch of the iteration.
+    fn late_at(
+        &self,
+        iteration: &[(u64, Vec<u64>)],
+        by_rank: &[Vec<u64>],
+        ranks: &[i32],
+    ) -> Box<[Option<StackId>]> {
+        if self.stacks.is_empty() {
+            return Box::default();
+        }
+        let of_rank = |(rank, late): (&i32, &Vec<u64>)| {
+            let before = std::iter::once(0).chain(late.iter().copied());
+            let more = late.iter().zip(before).map(|(late, before)| late.saturating_sub(before));
+            // Of equal ones the first.
+            let (at, more) = more.enumerate().max_by_key(|(at, more)| (*more, usize::MAX - at))?;
+            let (number, _) = iteration.get(at).filter(|_| more > 0)?;
+            self.stacks.get(rank)?.get(number).copied()
+        };
+        ranks.iter().zip(by_rank).map(of_rank).collect()
     }
 
     /// Returns the collectives that all ranks launched, with their times in the order of ranks.
@@ -157,9 +210,9 @@ fn repetitions(by_number: &[(u64, Vec<u64>)], sequence: u64) -> u64 {
         }
         let of_place = |pauses: Vec<u64>| {
             let usual = median(pauses.clone());
-            pauses.into_iter().map(|pause| pause.abs_diff(usual)).sum::<u64>()
+            sum(pauses.into_iter().map(|pause| pause.abs_diff(usual)))
         };
-        by_place.into_values().map(of_place).sum()
+        sum(by_place.into_values().map(of_place))
     };
     let all = spread(1);
     let most = (pauses.len() / MIN_ITERATIONS) as u64 / sequence;
@@ -169,7 +222,7 @@ fn repetitions(by_number: &[(u64, Vec<u64>)], sequence: u64) -> u64 {
     if least > all / 2 {
         return 1;
     }
-    let first = spreads.iter().position(|spread| *spread <= least + all / 20);
+    let first = spreads.iter().position(|spread| *spread <= least.saturating_add(all / 20));
     first.map_or(1, |at| at as u64 + 1)
 }
 
@@ -215,9 +268,17 @@ pub(super) fn median(mut values: Vec<u64>) -> u64 {
     if values.is_empty() { 0 } else { *values.select_nth_unstable(middle).1 }
 }
 
+/// Returns the sum. Times of forged recordings can be any numbers.
+pub(super) fn sum(values: impl Iterator<Item = u64>) -> u64 {
+    values.fold(0, u64::saturating_add)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::late_ranks::{LateLine, LateRanks},
+        *,
+    };
 
     const MS: u64 = 1_000_000;
 
@@ -241,7 +302,7 @@ mod tests {
             assert_eq!(late.iterations.len(), 20);
             for iteration in &late.iterations {
                 let expected: Vec<u64> = (0..ranks).map(|rank| if rank == 1 { MS } else { 0 }).collect();
-                assert_eq!(iteration.late_ns, expected);
+                assert_eq!(*iteration.late_ns, expected);
             }
             assert_eq!(late.iterations[3].lasted_ns, Some(10 * MS));
             assert_eq!(late.iterations[19].lasted_ns, None);
@@ -256,6 +317,26 @@ mod tests {
         assert_eq!(late.iterations[0].late_ns[..6], [0; 6]);
     }
 
+    /// The third collective of an iteration is that before which rank 1 takes longer.
+    #[test]
+    fn a_late_rank_is_late_at_the_launch_that_comes_later_than_the_one_before() {
+        let mut launches = Launches::default();
+        for (number, rank) in (0..80).flat_map(|number| (0..3).map(move |rank| (number, rank))) {
+            let (iteration, at) = (number / 4, number % 4);
+            let late = if rank == 1 && at >= 2 { MS } else { 0 };
+            launches.add(rank, number, iteration * 10 * MS + at * MS / 4 + late, usize::MAX);
+            launches.add_stack(rank, number, StackId(100 + at));
+        }
+        let late = launches.late(4, 0);
+        let moments: Vec<_> = late.iterations.iter().map(|one| one.late_at[1]).collect();
+        assert_eq!(moments, vec![Some(StackId(102)); 20]);
+        assert!(late.iterations.iter().all(|one| one.late_at[0].is_none() && one.late_at[2].is_none()));
+        let mut ranks = LateRanks::new(vec![0, 1, 2], late);
+        ranks.note_lines(&|at, stack| Some(format!("line {} of {at}", stack.0)));
+        let line = LateLine { line: "line 102 of 1".to_owned(), count: 20, of: 20 };
+        assert_eq!((ranks.line(0), ranks.line(1)), (None, Some(&line)));
+    }
+
     #[test]
     fn where_there_are_too_many_launches_blocks_of_all_ranks_are_left_out_together() {
         let mut launches = Launches::default();
@@ -267,6 +348,6 @@ mod tests {
         assert!(launches.count <= 4096, "{}", launches.count);
         let late = launches.late(4, 0);
         assert!(late.iterations.len() as u64 >= BLOCK / 4, "{}", late.iterations.len());
-        assert!(late.iterations.iter().all(|iteration| iteration.late_ns == [0, 0]));
+        assert!(late.iterations.iter().all(|iteration| *iteration.late_ns == [0, 0]));
     }
 }

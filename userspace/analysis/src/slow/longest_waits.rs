@@ -24,7 +24,8 @@ impl RankWaits {
     fn by_peer(&self) -> BTreeMap<i32, u64> {
         let mut by_peer: BTreeMap<i32, u64> = BTreeMap::new();
         for (peer, ns) in self.for_data_ns.iter().chain(&self.for_slot_ns) {
-            *by_peer.entry(*peer).or_default() += ns;
+            let sum = by_peer.entry(*peer).or_default();
+            *sum = sum.saturating_add(*ns);
         }
         by_peer
     }

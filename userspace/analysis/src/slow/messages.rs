@@ -167,6 +167,7 @@ fn of_rank(evidence: &Evidence, ranks: &[WaitingRank], of: &WaitingRank, is_end:
         evidence: [waits]
             .into_iter()
             .chain(text::host_evidence(evidence.ranks.get(of.rank)?, &pauses, None, false))
+            .chain(text::late_line(evidence, of.rank))
             .collect(),
         ..Cause::sized(percent, iteration, if pauses.is_late() { 0.95 } else { 0.85 })
     })

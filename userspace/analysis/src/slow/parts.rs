@@ -95,7 +95,7 @@ pub(super) fn stalls(evidence: &Evidence, slow: &Slow) -> Vec<Stall> {
     let ranks = evidence.ranks.iter().enumerate().filter(|(_, of)| named.contains(&of.name.rank));
     let of_rank = |(at, of): (usize, &RankEvidence)| -> Vec<Stall> {
         let late = evidence.late.iter().find(|late| late.ranks.contains(&at));
-        let Some((late, iteration)) = late.and_then(|late| Some((late, late.iteration()?))) else {
+        let Some((late, iteration)) = late.and_then(|late| Some((late, late.iteration?))) else {
             return Vec::new();
         };
         let stalls = late.late.iterations.iter().zip(late.of(at));
@@ -157,7 +157,8 @@ mod tests {
     use super::{
         super::{
             activity::Mean,
-            evidence::{Iteration, MeasuredLink, TimeShare},
+            evidence::{MeasuredLink, TimeShare},
+            late_ranks::Iteration,
             verdict::Cause,
         },
         *,

@@ -1,6 +1,12 @@
 //! Lateness of one rank, over iterations: steady, or in pauses that all others wait for.
 
-use super::{evidence::Evidence, launches::median, verdict::FAULT_PERCENT};
+use std::collections::BTreeMap;
+
+use super::{
+    evidence::Evidence,
+    launches::{median, sum},
+    verdict::FAULT_PERCENT,
+};
 
 /// Iterations that must be seen before lateness says anything.
 const MIN_ITERATIONS: usize = 8;
@@ -35,7 +41,7 @@ impl Pauses {
     pub(super) fn is_late(&self) -> bool {
         self.iterations >= MIN_ITERATIONS
             && self.late_percent >= 80.0
-            && self.typical_ns * 50 >= self.iteration_ns
+            && self.typical_ns.saturating_mul(50) >= self.iteration_ns
             && self.typical_ns < self.iteration_ns
     }
 }
@@ -46,56 +52,74 @@ const ALONE_PERCENT: f64 = 10.0;
 
 impl Pauses {
     /// Tells whether the pauses of `rank` hold the others back: they cost enough, and several times as much
-    /// as those of any other rank. `is_idle`: its GPU has nothing to run meanwhile.
-    pub(super) fn is_cause(&self, is_idle: bool, evidence: &Evidence, rank: usize) -> bool {
+    /// as those of any other rank. `is_idle`: its GPU has nothing to run meanwhile. `all`: those of all ranks.
+    pub(super) fn is_cause(&self, is_idle: bool, all: &[Self], rank: usize) -> bool {
         let is_shown = is_idle || self.every.is_some();
         if self.cost_percent < if is_shown { FAULT_PERCENT } else { ALONE_PERCENT } {
             return false;
         }
-        let mut others = (0..evidence.ranks.len()).filter(|other| *other != rank);
-        others.all(|other| of(evidence, other).cost_percent * 3.0 <= self.cost_percent)
+        let mut others = all.iter().enumerate().filter(|(other, _)| *other != rank);
+        others.all(|(_, other)| other.cost_percent * 3.0 <= self.cost_percent)
     }
 }
 
 /// Returns the lateness of a rank.
 pub(super) fn of(evidence: &Evidence, rank: usize) -> Pauses {
-    let all = evidence.late.iter().filter_map(|late| {
-        let (lateness, iteration) = (late.of(rank), late.iteration()?);
-        (late.ranks.len() > 1 && lateness.len() >= MIN_ITERATIONS).then(|| {
-            let lasted: Vec<Option<u64>> =
-                late.late.iterations.iter().map(|iteration| iteration.lasted_ns).collect();
-            let numbers: Vec<u64> = late.late.iterations.iter().map(|iteration| iteration.number).collect();
-            in_communicator(&lateness, &lasted, &numbers, iteration.typical_ns)
-        })
-    });
-    let more = |one: &Pauses, other: &Pauses| {
+    find(evidence, &|other| other == rank).remove(&rank).unwrap_or_default()
+}
+
+/// Returns the lateness of each rank.
+pub(super) fn of_all(evidence: &Evidence) -> Vec<Pauses> {
+    let mut found = find(evidence, &|_| true);
+    (0..evidence.ranks.len()).map(|rank| found.remove(&rank).unwrap_or_default()).collect()
+}
+
+fn find(evidence: &Evidence, is_wanted: &dyn Fn(usize) -> bool) -> BTreeMap<usize, Pauses> {
+    let mut found: BTreeMap<usize, Pauses> = BTreeMap::new();
+    let is_more = |one: &Pauses, other: &Pauses| {
         let size = |pauses: &Pauses| pauses.cost_percent;
-        size(one).total_cmp(&size(other)).then(one.typical_ns.cmp(&other.typical_ns))
+        size(one).total_cmp(&size(other)).then(one.typical_ns.cmp(&other.typical_ns)).is_ge()
     };
-    all.max_by(more).unwrap_or_default()
+    for late in evidence.late.iter().filter(|late| late.ranks.len() > 1) {
+        let iterations = &late.late.iterations;
+        let Some(iteration) = late.iteration.filter(|_| iterations.len() >= MIN_ITERATIONS) else { continue };
+        let ranks: Vec<usize> = late.ranks.iter().copied().filter(|rank| is_wanted(*rank)).collect();
+        if ranks.is_empty() {
+            continue;
+        }
+        let lasted: Vec<Option<u64>> = iterations.iter().map(|iteration| iteration.lasted_ns).collect();
+        let numbers: Vec<u64> = iterations.iter().map(|iteration| iteration.number).collect();
+        for rank in ranks {
+            let pauses = in_communicator(&late.of(rank), &lasted, &numbers, iteration.typical_ns);
+            if found.get(&rank).is_none_or(|known| is_more(&pauses, known)) {
+                found.insert(rank, pauses);
+            }
+        }
+    }
+    found
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shares, for people")]
 fn in_communicator(lateness: &[u64], lasted: &[Option<u64>], numbers: &[u64], iteration_ns: u64) -> Pauses {
     let typical_ns = median(lateness.to_vec());
-    let late = lateness.iter().filter(|ns| **ns * 100 >= iteration_ns).count();
+    let late = lateness.iter().filter(|ns| ns.saturating_mul(100) >= iteration_ns).count();
     let late_percent = late as f64 * 100.0 / lateness.len().max(1) as f64;
     // A pause is longer than a tenth of an iteration, and the iteration that ends or begins with it is longer
     // by about as much.
     let mut pauses = Vec::new();
     for (at, ns) in lateness.iter().enumerate() {
         let more = ns.saturating_sub(typical_ns);
-        if more * 10 < iteration_ns || more == 0 {
+        if more.saturating_mul(10) < iteration_ns || more == 0 {
             continue;
         }
         let before = at.checked_sub(1).and_then(|before| lasted.get(before)).copied().flatten();
         let own = lasted.get(at).copied().flatten();
         let longer = before.max(own).unwrap_or(0).saturating_sub(iteration_ns);
-        if longer * 2 >= more && longer <= more * 2 {
+        if longer.saturating_mul(2) >= more && longer <= more.saturating_mul(2) {
             pauses.push((numbers.get(at).copied().unwrap_or(0), longer.min(more)));
         }
     }
-    let all_ns: u64 = lasted.iter().flatten().sum();
+    let all_ns = sum(lasted.iter().flatten().copied());
     let every = rhythm(&pauses);
     Pauses {
         iterations: lateness.len(),
@@ -115,7 +139,7 @@ fn recurring(pauses: &[(u64, u64)]) -> u64 {
     let mut longest: Vec<u64> = pauses.iter().map(|(_, ns)| *ns).collect();
     longest.sort_unstable_by_key(|ns| std::cmp::Reverse(*ns));
     let most = longest.get(MIN_PAUSES - 1).copied().unwrap_or(0);
-    longest.iter().map(|ns| ns.min(&most)).sum()
+    sum(longest.into_iter().map(|ns| ns.min(most)))
 }
 
 /// Returns the number of iterations from one pause to the next, if it is mostly the same.

@@ -40,13 +40,14 @@ impl Shares {
             let slice = from / self.slice_ns;
             let until = to.min((slice + 1).saturating_mul(self.slice_ns));
             let (own, others) = self.slices.entry(slice).or_default();
-            *(if is_own { own } else { others }) += until - from;
+            let time = if is_own { own } else { others };
+            *time = time.saturating_add(until - from);
             from = until;
             if self.slices.len() > MAX_SLICES {
                 self.slice_ns = self.slice_ns.saturating_mul(2);
                 for (slice, (own, others)) in std::mem::take(&mut self.slices) {
                     let joined = self.slices.entry(slice / 2).or_default();
-                    *joined = (joined.0 + own, joined.1 + others);
+                    *joined = (joined.0.saturating_add(own), joined.1.saturating_add(others));
                 }
             }
         }

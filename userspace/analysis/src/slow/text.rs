@@ -6,8 +6,9 @@ use flow::text::{joined, name_ranks, spaced_seconds};
 
 use super::{
     activity::Mean,
-    evidence::{Evidence, Iteration, MeasuredLink, RankEvidence},
+    evidence::{Evidence, MeasuredLink, RankEvidence},
     hosts::{HostClock, HostClocks},
+    late_ranks::{Iteration, LateLine},
     pauses::Pauses,
     verdict::{Kind, RankName, Slow, milliseconds},
 };
@@ -164,6 +165,17 @@ pub(super) fn host_evidence(
         ));
     }
     lines
+}
+
+/// Says at which line of code a rank launches late, where stacks were recorded.
+pub(super) fn late_line(evidence: &Evidence, at: usize) -> Vec<String> {
+    let line = evidence.late.iter().find_map(|late| late.line(at));
+    let sentence = |LateLine { line, count, of }: &LateLine| {
+        format!(
+            "what comes before {line} takes it longer: there it is late first, in {count} of {of} iterations"
+        )
+    };
+    line.map(sentence).into_iter().collect()
 }
 
 pub(super) fn link(from: &RankName, to: i32, iteration: Option<Iteration>, percent: f64) -> String {
@@ -366,7 +378,7 @@ fn clocks_not_seen(evidence: &Evidence) -> Option<String> {
 
 impl HostClock {
     /// Returns what is said of it, if wall times of its host's recording are not those of the others.
-    fn text(&self) -> Option<String> {
+    pub(crate) fn text(&self) -> Option<String> {
         let Self { host, against, ahead_ms, error_ms } = self;
         (ahead_ms.abs() > error_ms.max(1.0)).then(|| {
             let how = if *ahead_ms > 0.0 { "ahead of" } else { "behind" };
@@ -380,13 +392,13 @@ impl HostClock {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::launches::Late, *};
-    use crate::slow::evidence::{LateRanks, RankEvidence};
+    use super::*;
+    use crate::slow::{evidence::RankEvidence, late_ranks::LateRanks};
 
     /// Two ranks whose messages were to be measured, and whose launches are known.
     fn evidence(how_to_measure: Option<&str>) -> Evidence {
         let ranks = vec![RankEvidence::default(); 2];
-        let late = vec![LateRanks { ranks: vec![0, 1], late: Late::default() }];
+        let late = vec![LateRanks { ranks: vec![0, 1], ..LateRanks::default() }];
         let how_to_measure = how_to_measure.map(str::to_owned);
         Evidence { ranks, late, has_proxy: true, how_to_measure, ..Evidence::default() }
     }

@@ -2,8 +2,9 @@
 
 use super::{
     change::Slowdown,
-    evidence::{Evidence, LateRanks},
-    launches::median,
+    evidence::Evidence,
+    late_ranks::LateRanks,
+    launches::{median, sum},
     text,
     verdict::{Cause, FAULT_PERCENT, Kind},
 };
@@ -55,9 +56,9 @@ fn pauses(evidence: &Evidence, late: &LateRanks) -> Option<Cause> {
         .filter(|(at, ns)| *ns > typical && !is_late(*at, *ns))
         .map(|(_, ns)| ns)
         .collect();
-    let all: u64 = iterations.iter().filter_map(|iteration| iteration.lasted_ns).sum();
+    let all = sum(iterations.iter().filter_map(|iteration| iteration.lasted_ns));
     #[expect(clippy::cast_precision_loss, reason = "a share, for people")]
-    let percent = longer.iter().sum::<u64>() as f64 * 100.0 / all.max(1) as f64;
+    let percent = sum(longer.iter().copied()) as f64 * 100.0 / all.max(1) as f64;
     let (count, usual_ns) = (longer.len(), median(longer));
     (count >= MIN_PAUSES && percent >= FAULT_PERCENT).then(|| {
         let text = text::pause_together(usual_ns, count, iterations.len(), percent);

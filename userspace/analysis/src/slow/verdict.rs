@@ -4,8 +4,9 @@ use serde::Serialize;
 
 use super::{
     activity::Mean,
-    evidence::{Evidence, Iteration, RankEvidence},
+    evidence::{Evidence, RankEvidence},
     hosts::{HostClock, HostClocks},
+    late_ranks::Iteration,
     messages,
     parts::{IterationParts, Stall},
     pauses, processor, text, together,
@@ -277,15 +278,15 @@ pub(super) fn idle(evidence: &Evidence, at: usize) -> (Option<Difference>, bool)
 /// `has_data`: the rank's GPU had the data that it needed, and did not go on.
 fn hosts(evidence: &Evidence, has_data: &dyn Fn(i32) -> bool) -> Vec<Cause> {
     let mut causes = Vec::new();
-    for (at, rank) in evidence.ranks.iter().enumerate() {
+    let all = pauses::of_all(evidence);
+    for ((at, rank), pauses) in evidence.ranks.iter().enumerate().zip(&all) {
         let (idle, is_coarse) = idle(evidence, at);
-        let pauses = pauses::of(evidence, at);
         let is_idle = idle.is_some_and(|idle| {
             idle.percent >= FAULT_PERCENT
                 && idle.certainty >= STANDARD_ERRORS
                 && (!is_coarse || pauses.is_late())
         });
-        let is_cause = pauses.is_cause(is_idle, evidence, at) && !has_data(rank.name.rank);
+        let is_cause = pauses.is_cause(is_idle, &all, at) && !has_data(rank.name.rank);
         if !is_idle && !is_cause {
             continue;
         }
@@ -302,8 +303,9 @@ fn hosts(evidence: &Evidence, has_data: &dyn Fn(i32) -> bool) -> Vec<Cause> {
             kind: Kind::Host,
             ranks: vec![rank.name.rank],
             every_iterations,
-            text: text::host(&rank.name, &pauses, is_cause, iteration, percent),
-            evidence: text::host_evidence(rank, &pauses, idle, is_coarse),
+            text: text::host(&rank.name, pauses, is_cause, iteration, percent),
+            evidence: [text::host_evidence(rank, pauses, idle, is_coarse), text::late_line(evidence, at)]
+                .concat(),
             ..Cause::sized(percent, iteration, confidence)
         });
     }

@@ -107,6 +107,9 @@ impl Recorded {
         let mut report: Value = serde_json::from_str(&self.report).unwrap();
         report["host"] = host.into();
         report["clock"]["offset_ns"] = (self.offset() - ahead_ns).into();
+        // No two recordings begin at one moment.
+        let began = report["clock"]["started_realtime_ns"].as_u64().unwrap();
+        report["clock"]["started_realtime_ns"] = (began + u64::from(pid)).into();
         let of_pid = |list: &Value| -> Value {
             list.as_array().unwrap().iter().filter(|one| one["pid"] == pid).cloned().collect()
         };
@@ -125,6 +128,15 @@ impl Recorded {
             report,
         };
         one.shifted(ahead_ns)
+    }
+
+    /// With a clock of Unix time that is wrong by so much.
+    pub(crate) fn wrong_by(mut self, ns: u64) -> Self {
+        let mut report: Value = serde_json::from_str(&self.report).unwrap();
+        report["clock"]["offset_ns"] = (self.offset() + ns).into();
+        self.report = report.to_string();
+        self.session.report.clone_from(&self.report);
+        self
     }
 
     /// Writes the records from the one of this number until before the other as a recording below `folder`.

@@ -97,7 +97,8 @@ impl<'a> View<'a> {
         }
         let view = |group: &'a str| {
             let of_rank = |rank: &&'a RankReport| {
-                let mut twins = rank.noted_twins.iter().filter(|noted| noted.group == group && noted.is_whole);
+                let mut twins =
+                    rank.noted_twins.iter().filter(|noted| noted.group == group && noted.is_whole);
                 Some((rank.rank, twins.next()?))
             };
             let ranks: Option<_> = case.ranks.values().map(of_rank).collect();
@@ -301,7 +302,9 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
 /// communicator: if sends and receives of one of them alone lack their other ends, the ranks wait for each
 /// other, in whichever communicator.
 fn weigh_twins(case: &Case<'_>, verdict: Verdict) -> Verdict {
-    let Some(views) = View::of_twins(case).filter(|_| verdict.state == State::Unknown) else { return verdict };
+    let Some(views) = View::of_twins(case).filter(|_| verdict.state == State::Unknown) else {
+        return verdict;
+    };
     let open: Vec<(&View<'_>, Vec<OneSided<'_>>)> =
         views.iter().map(|view| (view, view.one_sided())).filter(|(_, open)| !open.is_empty()).collect();
     let [(view, open)] = &*open else { return verdict };

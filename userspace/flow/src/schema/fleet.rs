@@ -15,7 +15,7 @@ row! {
         /// say when it began.
         "wall_ns": Derived "ns", wall_ns: Option<u64>;
         /// Unix time less CLOCK_MONOTONIC: `wall_ns` is `ts_ns` plus this offset, and any other moment of the
-        /// row becomes Unix time in the same way.
+        /// row becomes Unix time in the same way. By the clock that `clock_against` of `host` names.
         "clock_offset_ns": Derived "ns", clock_offset_ns: Option<u64>;
     }
 }
@@ -91,6 +91,14 @@ row! {
         "blocks_left_out": Measured, blocks_left_out: u64;
         /// Numbers beyond 2⁶³, in whose place there is `null`.
         "numbers_left_out": Measured, numbers_left_out: u64;
+        /// Host by whose clock `wall_ns` are, as messages of all hosts of the export tell it; `null`: by that
+        /// of its own host.
+        "clock_against": Derived, clock_against: Option<String>;
+        /// By how much its own host's clock is ahead of that, which is taken off; 0, where that is less than
+        /// the error.
+        "clock_ahead_ns": Derived "ns", clock_ahead_ns: Option<i64>;
+        /// Error of that, in all of the recording.
+        "clock_error_ns": Derived "ns", clock_error_ns: Option<u64>;
     }
 }
 

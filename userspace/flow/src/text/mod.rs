@@ -10,4 +10,4 @@ pub use lines::{
 };
 pub use plain::{PlainWriter, is_obeyed, plain};
 pub use ranges::{name_ranks, ranges};
-pub use units::{age, ago, bytes, counted, nanoseconds, number, spaced_seconds};
+pub use units::{age, ago, bytes, counted, counts, nanoseconds, number, spaced_seconds};

@@ -88,6 +88,11 @@ pub fn counted(number: impl Display + PartialEq + From<u8> + Copy, what: &str) -
     format!("{number} {what}{}", if what.ends_with(['s', 'h']) { "es" } else { "s" })
 }
 
+/// Returns what there is of these things, with their numbers: `3 records were dropped`.
+pub fn counts<const N: usize>(things: [(u64, &str); N]) -> impl Iterator<Item = String> {
+    things.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -131,12 +131,6 @@ fn tell_files(files: &FilesReport, report: &SessionReport, output: &Path) {
     );
 }
 
-/// Returns what there is of these things, with their numbers.
-fn counted<const N: usize>(things: [(u64, &str); N]) -> Vec<String> {
-    let there = things.into_iter().filter(|(count, _)| *count > 0);
-    there.map(|(count, what)| format!("{count} {what}")).collect()
-}
-
 /// What was seen, of a rank or of several: each operation once, whatever channels it has. `check` and
 /// `report` count alike.
 #[derive(Clone, Copy, Debug, Default)]
@@ -243,7 +237,7 @@ fn summarize(outcome: &Outcome, output: Option<&Path>, args: &RecordArgs) {
         loss.lines_lost,
         loss.records_undecodable
     );
-    for lost in counted([
+    for lost in text::counts([
         (loss.records_lost, "records found the kernel's buffer full: --buffer-size"),
         (
             loss.records_dropped,
@@ -264,17 +258,18 @@ fn summarize(outcome: &Outcome, output: Option<&Path>, args: &RecordArgs) {
         tell!("  {lost}");
     }
     let model = &report.model;
-    let cut = counted([
+    let cut: Vec<String> = text::counts([
         (model.unplanned_posts, "operations × channels of which the plan was not seen"),
         (model.unposted, "operations × channels that were not seen being queued for the network"),
         (model.unfinished, "operations × channels with messages on their way"),
         (model.orphan_peers, "peers whose operation was not seen"),
         (model.unjoined_steps, "steps of messages whose operation was not seen"),
-    ]);
+    ])
+    .collect();
     if !cut.is_empty() {
         tell!("cut off by the beginning or the end of the recording: {}", cut.join(", "));
     }
-    let nothing_known = counted([
+    let nothing_known: Vec<String> = text::counts([
         (model.plans.untold, "kernels on symmetric memory that the library's symbols do not name"),
         (model.plans.empty, "launches of a kind that ncclflow does not know"),
         (
@@ -282,7 +277,8 @@ fn summarize(outcome: &Outcome, output: Option<&Path>, args: &RecordArgs) {
             "launches of CUDA graphs captured before the recording, or not seen to be made",
         ),
         (model.graphs.left_out, "replays of operations beyond those that have lines"),
-    ]);
+    ])
+    .collect();
     if !nothing_known.is_empty() {
         tell!("launched, and no more is known of them: {}", nothing_known.join(", "));
     }

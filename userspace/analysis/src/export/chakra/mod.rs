@@ -43,7 +43,7 @@ use super::{
     run::{Exported, write_json},
     source::Source,
     torch_traces::{self, TorchTrace},
-    view::{Row, View, Wanted, counted},
+    view::{Row, View, Wanted},
 };
 use recording::sinks::OutputDir;
 
@@ -337,7 +337,7 @@ impl Chakra {
                 compute.nodes
             ));
         }
-        notes.extend(counted([
+        notes.extend(text::counts([
             (totals.without_communicator, "calls have no known communicator, and no node"),
             (totals.of_one_rank, "calls or ops are of communicators of one rank, and have no node"),
             (

@@ -1,6 +1,6 @@
 //! Numbers of entries that were written, and that were left out.
 
-use crate::export::view::counted;
+use flow::text::counts;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
@@ -21,7 +21,7 @@ impl Totals {
     /// Returns notes on what is not in the files, or may surprise. `derived` counts ranks of the job that
     /// nobody stated.
     pub(super) fn notes(&self, derived: u64) -> impl Iterator<Item = String> {
-        counted([
+        counts([
             (
                 self.before,
                 "entries are left out, as they are from before the first collective that all recorded ranks of their group have",

@@ -37,7 +37,7 @@ pub(super) struct Common {
     pub(super) formats: Formats,
     /// Prefix of the names of the recording's files.
     pub(super) recording: String,
-    /// Offset from CLOCK_MONOTONIC to Unix time.
+    /// Offset from CLOCK_MONOTONIC to Unix time, by the clock of its host, or of another one.
     pub(super) offset_ns: Option<u64>,
     /// `session.json` of the recording's end, or else of its beginning.
     pub(super) report: SessionReport,
@@ -46,14 +46,20 @@ pub(super) struct Common {
 }
 
 impl Common {
-    pub(super) fn new(dir: OutputDir, formats: &Formats, recording: String, report: SessionReport) -> Self {
+    pub(super) fn new(
+        dir: OutputDir,
+        formats: &Formats,
+        recording: String,
+        report: SessionReport,
+        offset_ns: Option<u64>,
+    ) -> Self {
         let place =
             |(place, row): (usize, &CommunicatorReport)| ((row.folder.clone(), row.rank, row.pid), place);
         Self {
             dir,
             formats: Arc::clone(formats),
             recording,
-            offset_ns: report.offset_ns(),
+            offset_ns,
             places: report.communicators.iter().enumerate().map(place).collect(),
             report,
         }

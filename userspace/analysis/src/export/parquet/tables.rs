@@ -56,10 +56,15 @@ pub(super) struct ParquetTables {
 
 impl ParquetTables {
     /// Begins tables in the folder, for the recording that has this `session.json`: that of its end, or else
-    /// of its beginning.
-    pub(super) fn new(dir: OutputDir, formats: &Formats, report: &SessionReport) -> Self {
+    /// of its beginning. `offset_ns`: from its times to wall time.
+    pub(super) fn new(
+        dir: OutputDir,
+        formats: &Formats,
+        report: &SessionReport,
+        offset_ns: Option<u64>,
+    ) -> Self {
         Self {
-            common: Arc::new(Common::new(dir, formats, recording_name(report), report.clone())),
+            common: Arc::new(Common::new(dir, formats, recording_name(report), report.clone(), offset_ns)),
             jobs: jobs(report),
             partitions: Vec::new(),
             places: HashMap::new(),
@@ -94,6 +99,9 @@ impl ParquetTables {
                 records_not_understood: source.undecodable,
                 blocks_left_out: source.damaged_blocks.saturating_add(source.unknown_blocks),
                 numbers_left_out: partition.counts.too_large,
+                clock_against: source.clock.as_ref().map(|(against, _)| against.clone()),
+                clock_ahead_ns: source.clock.as_ref().map(|(_, ahead)| ahead.ahead_ns),
+                clock_error_ns: source.clock.as_ref().map(|(_, ahead)| ahead.error_ns),
             };
             let no_clock = || ClockReport { clock: "CLOCK_MONOTONIC".into(), ..ClockReport::default() };
             let clock = report.known_clock().cloned().unwrap_or_else(no_clock);
@@ -107,7 +115,8 @@ impl ParquetTables {
     pub(super) fn publish(&mut self) -> Result<()> {
         for partition in &mut self.partitions {
             partition.publish().map_err(|error| match error.kind() {
-                io::ErrorKind::AlreadyExists => anyhow::anyhow!(
+                // The later one took the files of the first for those of an export that was killed.
+                io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound => anyhow::anyhow!(
                     "two recordings of host `{}`, job `{}`, began at the same moment: is one of them a copy of the other?",
                     partition.host,
                     partition.job

@@ -38,8 +38,12 @@ fn any_names_and_many_communicators_stay_in_the_folder() {
     let job = format!("../../x/\u{1b}[2J{}", "=".repeat(4000));
     let report = json!({"host": "a/b", "targets": [{"pid": 7, "job": {"name": job}}]}).to_string();
     let formats = formats().unwrap();
-    let mut tables =
-        ParquetTables::new(OutputDir::create(&inside).unwrap(), &formats, &SessionReport::parse(&report));
+    let mut tables = ParquetTables::new(
+        OutputDir::create(&inside).unwrap(),
+        &formats,
+        &SessionReport::parse(&report),
+        None,
+    );
     for number in 0..10_000 {
         tables.row(Row::Op(&op(number, 7, "../host\n="))).unwrap();
     }
@@ -71,7 +75,7 @@ fn an_export_that_fails_leaves_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let formats = formats().unwrap();
     let dir = OutputDir::create(&folder.path().join("tables")).unwrap();
-    let mut tables = ParquetTables::new(dir, &formats, &SessionReport::parse("not JSON"));
+    let mut tables = ParquetTables::new(dir, &formats, &SessionReport::parse("not JSON"), None);
     for place in 0..MAX_PARTITIONS {
         tables.row(Row::Op(&op(1, 9, &format!("host{place}")))).unwrap();
     }

@@ -38,7 +38,9 @@ impl Parquet {
 impl View for Parquet {
     fn begin(&mut self, source: &Source) -> Result<()> {
         self.complete_last()?;
-        self.tables.push(ParquetTables::new(self.dir.try_clone()?, &self.formats, source.session()));
+        let report = source.session();
+        let offset_ns = report.offset_ns().map(|_| source.offset_ns());
+        self.tables.push(ParquetTables::new(self.dir.try_clone()?, &self.formats, report, offset_ns));
         Ok(())
     }
 

@@ -24,7 +24,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use flow::schema::{MessageRow, MessageSums, Op, RankKey};
+use flow::{
+    schema::{MessageRow, MessageSums, Op, RankKey},
+    text::counts,
+};
 use foldhash::HashMap;
 use nccl_library::nccl::Direction;
 
@@ -39,7 +42,7 @@ use self::{
 use super::{
     run::Exported,
     source::Source,
-    view::{Row, View, Wanted, counted},
+    view::{Row, View, Wanted},
     who::Who,
 };
 
@@ -345,7 +348,7 @@ impl View for Perfetto {
                     .to_owned(),
             );
         }
-        notes.extend(counted([
+        notes.extend(counts([
             (
                 self.totals.further_channels,
                 "planned operations on further channels are left out: nothing was measured of them, and the first channel has all that was planned (`-f jsonl` has each)",

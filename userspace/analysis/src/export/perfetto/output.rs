@@ -213,10 +213,16 @@ impl TraceOutput {
         Ok(self.write_all(&[0; 2 * BLOCK])?)
     }
 
-    /// Refuses traces beside ours that do not belong to the recordings.
-    pub(super) fn check_beside(&self, sources: &[Source]) -> Result<()> {
+    /// Refuses traces beside ours that do not belong to the recordings; times of the others become those of
+    /// the recordings, where these are not by their own host's clock.
+    pub(super) fn check_beside(&mut self, sources: &[Source]) -> Result<()> {
         let beside: Vec<TorchTrace<'_>> = self.beside.iter().map(Beside::facts).collect();
-        torch_traces::check(&beside, sources)
+        torch_traces::check(&beside, sources)?;
+        for one in &mut self.beside {
+            let ahead_ns = one.about.rank.and_then(|rank| torch_traces::ahead_ns(rank, sources));
+            one.offset_ns = one.offset_ns.saturating_sub(ahead_ns.unwrap_or(0));
+        }
+        Ok(())
     }
 
     pub(super) fn is_archive(&self) -> bool {

@@ -241,7 +241,10 @@ fn ranks_that_wait_for_each_other_in_one_of_two_groups_are_named_whichever_commu
     let both_receive = || [with_messages(1, 0, 1, 9), with_messages(0, 0, 1, 9)];
     let verdict = judged(through(), both_receive());
     assert_eq!(verdict.kind, Some(Kind::NoCounterpart), "{verdict:#?}");
-    says(&verdict, "rank 0 called recv [1024] Float (model.py:9) 9.0 s before, and rank 1 has called 0 of 1 sends to rank 0");
+    says(
+        &verdict,
+        "rank 0 called recv [1024] Float (model.py:9) 9.0 s before, and rank 1 has called 0 of 1 sends to rank 0",
+    );
     says(&verdict, "which communicator it is, nothing tells: process groups (0), (pp) have the same ranks");
     // In both, none, or as the other side sends, nothing is known.
     let unknown = |first, second| assert_eq!(judged(first, second).kind, None);
