@@ -7,7 +7,7 @@
 --   mean_behind_us         launch after the first rank's, mean, in microseconds
 --   max_behind_us          longest
 --   hosts                  hosts of the communicator's ranks: if there is more than one, their clocks are compared, and a rank is "late"
---                          by as much as its host's clock is ahead. With the clocks of one host there is no such error.
+--                          by as much as its host's clock is ahead, less what messages told of that (`clock_ahead_ns` of `host`).
 --
 -- A collective has the same number (seq) on all ranks, sends and receives (odd numbers) have not, and are left out. So are numbers that
 -- are counted from the beginning of a part (seqLocal).

@@ -4,7 +4,7 @@ import os
 import pathlib
 
 SQL = pathlib.Path(__file__).parent.parent.parent / "dist" / "sql"
-QUERIES = ["links", "delays", "late_ranks", "first_difference", "iterations", "waited_for"]
+QUERIES = ["links", "delays", "late_ranks", "first_difference", "iterations", "waited_for", "pairs"]
 # Views of `views.sql` that are compared.
 VIEWS = ["launch", "iteration"]
 

@@ -74,6 +74,24 @@ def delays(ops, messages):
     return [(*key, *cell, int(worst[key[:3]] == key[3])) for key, cell in cells.items()]
 
 
+def pairs(ops, messages):
+    calls, moved = defaultdict(dict), defaultdict(list)
+    for o in ops:
+        if o["pattern"] in ("SEND", "RECV"):
+            key = tuple(o[key] for key in ["job", "communicator", "rank", "pattern", "root"])
+            calls[*key, o.get("collApi") or o["coll"]][o["seq"]] = o.get("bytes")
+    for m in messages:
+        if m["pattern"] in ("SEND", "RECV") and m.get("bytes_measured") is not None:
+            key = tuple(m[key] for key in ["job", "communicator", "rank", "op", "peer", "seq"])
+            moved[key].append(m["bytes_measured"])
+    rows = []
+    for key, of in calls.items():
+        planned = [bytes for bytes in of.values() if bytes is not None]
+        measured = [bytes for seq in of for bytes in moved[*key[:5], seq]]
+        rows.append((*key, len(of), sum(planned) if planned else None, sum(measured) if measured else None, len(measured)))
+    return rows
+
+
 def collectives(ops):
     return [o for o in ops if o["seq"] % 2 == 0 and o["coll"] not in (None, "Send", "Recv") and not o.get("seqLocal")]
 

@@ -36,6 +36,7 @@ fn ops_messages_and_links_are_those_of_the_lines() {
         "iteration",
         "iterations",
         "waited_for",
+        "pairs",
         "nics",
     ] {
         assert!(rows(&compared, kind) >= 4, "{kind}: {compared}");

@@ -195,7 +195,7 @@ const MIN_ITERATIONS: usize = 8;
 /// of the launches tells: the pauses between them recur.
 fn repetitions(by_number: &[(u64, Vec<u64>)], sequence: u64) -> u64 {
     let looked_at = by_number.get(..by_number.len().min(LOOKED_AT)).unwrap_or_default();
-    let mut pauses: Vec<(u64, u64)> = pauses(looked_at).collect();
+    let mut pauses = pauses_of_all(looked_at);
     let mut sorted: Vec<u64> = pauses.iter().map(|(_, pause)| *pause).collect();
     sorted.sort_unstable();
     // A checkpoint is no part of the rhythm.
@@ -224,6 +224,27 @@ fn repetitions(by_number: &[(u64, Vec<u64>)], sequence: u64) -> u64 {
     }
     let first = spreads.iter().position(|spread| *spread <= least.saturating_add(all / 20));
     first.map_or(1, |at| at as u64 + 1)
+}
+
+/// Returns the pauses before collectives, with their numbers, from when all had launched the one before: that
+/// a rank launches later than usual, as where its process was stopped, is no part of the rhythm.
+fn pauses_of_all(by_number: &[(u64, Vec<u64>)]) -> Vec<(u64, u64)> {
+    let late: Vec<u64> =
+        by_number.iter().map(|(_, times)| lateness(times, 0).into_iter().max().unwrap_or(0)).collect();
+    let usual = median(late.clone());
+    let first = |times: &Vec<u64>| {
+        let mut sorted = times.clone();
+        sorted.sort_unstable();
+        // The lower of two: that of a rank which is not late.
+        sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(0)
+    };
+    let begun: Vec<(u64, u64)> = by_number.iter().map(|(number, times)| (*number, first(times))).collect();
+    let pairs = begun.windows(2).zip(&late).filter_map(|(pair, late)| {
+        let [(number, at), (next, until)] = pair else { return None };
+        let all_there = at.saturating_add(late.saturating_sub(usual));
+        (*next == number + 1).then(|| (*next, until.saturating_sub(all_there)))
+    });
+    pairs.collect()
 }
 
 /// Returns the pauses before collectives, with their numbers.
@@ -315,6 +336,29 @@ mod tests {
             .late(4, 0);
         assert_eq!(late.iterations[0].late_ns[6..], [2 * MS - 5; 2]);
         assert_eq!(late.iterations[0].late_ns[..6], [0; 6]);
+    }
+
+    /// The process of a rank is stopped each 8 or 9 iterations, for most of an iteration, and the others wait.
+    #[test]
+    fn a_process_that_is_stopped_again_and_again_is_no_rhythm_of_iterations() {
+        for (ranks, per_iteration) in [(2i32, 1), (2, 3), (3, 1), (4, 4), (8, 2)] {
+            let mut launches = Launches::default();
+            let (mut at, mut stops) = (0, 0);
+            for number in 0..240 * per_iteration {
+                at += if number % per_iteration == 0 { 60 * MS } else { MS / 2 };
+                let stopped = if at / (500 * MS) > stops { 45 * MS } else { 0 };
+                stops = at / (500 * MS);
+                for rank in 0..ranks {
+                    let noise = (number * 7919 + u64::from(rank.unsigned_abs()) * 31) % 97 * 1000;
+                    let late = if rank == 1 { stopped } else { 0 };
+                    launches.add(rank, number, at + noise + late, usize::MAX);
+                }
+                at += stopped;
+            }
+            let late = launches.late(1, 0);
+            let all = late.iterations.len();
+            assert!((238..=240).contains(&all), "{ranks} ranks, {per_iteration}: {all} iterations");
+        }
     }
 
     /// The third collective of an iteration is that before which rank 1 takes longer.

@@ -15,6 +15,9 @@ const MIN_ITERATIONS: usize = 8;
 const MIN_PAUSES: usize = 3;
 const MIN_RHYTHM: usize = 5;
 
+/// Fewest iterations from one pause to the next that have a rhythm in time: with fewer, chance has one.
+const MIN_BETWEEN: u64 = 4;
+
 /// Lateness of a rank in the communicator in which it is largest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Pauses {
@@ -31,6 +34,8 @@ pub(super) struct Pauses {
     pub(super) pause_ns: u64,
     /// They come in each so-manieth iteration.
     pub(super) every: Option<u64>,
+    /// They come after so much time, where that is no number of iterations.
+    pub(super) every_ns: Option<u64>,
     /// Time of all pauses, in percent of the recorded iterations.
     pub(super) cost_percent: f64,
 }
@@ -54,7 +59,7 @@ impl Pauses {
     /// Tells whether the pauses of `rank` hold the others back: they cost enough, and several times as much
     /// as those of any other rank. `is_idle`: its GPU has nothing to run meanwhile. `all`: those of all ranks.
     pub(super) fn is_cause(&self, is_idle: bool, all: &[Self], rank: usize) -> bool {
-        let is_shown = is_idle || self.every.is_some();
+        let is_shown = is_idle || self.every.is_some() || self.every_ns.is_some();
         if self.cost_percent < if is_shown { FAULT_PERCENT } else { ALONE_PERCENT } {
             return false;
         }
@@ -88,9 +93,10 @@ fn find(evidence: &Evidence, is_wanted: &dyn Fn(usize) -> bool) -> BTreeMap<usiz
             continue;
         }
         let lasted: Vec<Option<u64>> = iterations.iter().map(|iteration| iteration.lasted_ns).collect();
-        let numbers: Vec<u64> = iterations.iter().map(|iteration| iteration.number).collect();
+        let begun: Vec<(u64, u64)> =
+            iterations.iter().map(|iteration| (iteration.number, iteration.begun_ns)).collect();
         for rank in ranks {
-            let pauses = in_communicator(&late.of(rank), &lasted, &numbers, iteration.typical_ns);
+            let pauses = in_communicator(&late.of(rank), &lasted, &begun, iteration.typical_ns);
             if found.get(&rank).is_none_or(|known| is_more(&pauses, known)) {
                 found.insert(rank, pauses);
             }
@@ -100,13 +106,18 @@ fn find(evidence: &Evidence, is_wanted: &dyn Fn(usize) -> bool) -> BTreeMap<usiz
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shares, for people")]
-fn in_communicator(lateness: &[u64], lasted: &[Option<u64>], numbers: &[u64], iteration_ns: u64) -> Pauses {
+fn in_communicator(
+    lateness: &[u64],
+    lasted: &[Option<u64>],
+    begun: &[(u64, u64)],
+    iteration_ns: u64,
+) -> Pauses {
     let typical_ns = median(lateness.to_vec());
     let late = lateness.iter().filter(|ns| ns.saturating_mul(100) >= iteration_ns).count();
     let late_percent = late as f64 * 100.0 / lateness.len().max(1) as f64;
     // A pause is longer than a tenth of an iteration, and the iteration that ends or begins with it is longer
     // by about as much.
-    let mut pauses = Vec::new();
+    let (mut pauses, mut moments) = (Vec::new(), Vec::new());
     for (at, ns) in lateness.iter().enumerate() {
         let more = ns.saturating_sub(typical_ns);
         if more.saturating_mul(10) < iteration_ns || more == 0 {
@@ -116,7 +127,9 @@ fn in_communicator(lateness: &[u64], lasted: &[Option<u64>], numbers: &[u64], it
         let own = lasted.get(at).copied().flatten();
         let longer = before.max(own).unwrap_or(0).saturating_sub(iteration_ns);
         if longer.saturating_mul(2) >= more && longer <= more.saturating_mul(2) {
-            pauses.push((numbers.get(at).copied().unwrap_or(0), longer.min(more)));
+            let (number, begun_ns) = begun.get(at).copied().unwrap_or_default();
+            pauses.push((number, longer.min(more)));
+            moments.push(begun_ns);
         }
     }
     let all_ns = sum(lasted.iter().flatten().copied());
@@ -129,6 +142,7 @@ fn in_communicator(lateness: &[u64], lasted: &[Option<u64>], numbers: &[u64], it
         count: pauses.len(),
         pause_ns: median(pauses.iter().map(|(_, ns)| *ns).collect()),
         every,
+        every_ns: every_ns(&moments, iteration_ns).filter(|_| every.is_none()),
         cost_percent: recurring(&pauses) as f64 * 100.0 / all_ns.max(1) as f64,
     }
 }
@@ -151,6 +165,23 @@ fn rhythm(pauses: &[(u64, u64)]) -> Option<u64> {
     (pauses.len() >= MIN_RHYTHM && same * 10 >= between.len() * 7 && usual > 1).then_some(usual)
 }
 
+/// Returns the time from one pause to the next, if it is mostly the same, as far as iterations tell it.
+fn every_ns(moments: &[u64], iteration_ns: u64) -> Option<u64> {
+    // One pause can reach into the next iteration.
+    let mut begins: Vec<u64> = Vec::new();
+    for at in moments {
+        if begins.last().is_none_or(|last| at.saturating_sub(*last) > iteration_ns.saturating_mul(2)) {
+            begins.push(*at);
+        }
+    }
+    let between: Vec<u64> =
+        begins.windows(2).filter_map(|pair| Some(pair.last()?.saturating_sub(*pair.first()?))).collect();
+    let usual = median(between.clone());
+    let same = between.iter().filter(|other| other.abs_diff(usual) <= iteration_ns).count();
+    let is_known = usual >= iteration_ns.saturating_mul(MIN_BETWEEN);
+    (begins.len() > MIN_RHYTHM && is_known && same * 10 >= between.len() * 8).then_some(usual)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,8 +192,20 @@ mod tests {
             .map(|at| if at % 10 == 5 { pauses_ms.get(at / 10).copied().unwrap_or(0) * 1_000_000 } else { 0 })
             .collect();
         let lasted: Vec<Option<u64>> = late.iter().map(|ns| Some(10_000_000 + ns)).collect();
-        let numbers: Vec<u64> = (0..100).collect();
-        in_communicator(&late, &lasted, &numbers, 10_000_000).cost_percent
+        let begun: Vec<(u64, u64)> = (0..100).map(|at| (at, at * 10_000_000)).collect();
+        in_communicator(&late, &lasted, &begun, 10_000_000).cost_percent
+    }
+
+    /// Twice a second, beside iterations of 60 ms; and as often, by chance.
+    #[test]
+    fn pauses_can_have_a_rhythm_of_their_own() {
+        const MS: u64 = 1_000_000;
+        let steady: Vec<u64> = (1..20).map(|stop| stop * 500 / 60 * 60 * MS).collect();
+        assert!(every_ns(&steady, 60 * MS).unwrap().abs_diff(500 * MS) <= 60 * MS);
+        let chance: Vec<u64> =
+            [3, 7, 30, 33, 41, 70, 88, 90, 121, 126, 133, 160].map(|at| at * 60 * MS).into();
+        assert_eq!(every_ns(&chance, 60 * MS), None);
+        assert_eq!(every_ns(&steady[..5], 60 * MS), None);
     }
 
     #[test]

@@ -117,9 +117,10 @@ pub(super) fn host(
 ) -> String {
     let name = name.shown();
     let how = if is_cause {
-        let rhythm = match pauses.every {
-            Some(every) => format!("in every {} iteration", ordinal(every)),
-            None => format!("in {} of {} iterations", pauses.count, pauses.iterations),
+        let rhythm = match (pauses.every, pauses.every_ns) {
+            (Some(every), _) => format!("in every {} iteration", ordinal(every)),
+            (None, Some(ns)) => format!("every {}", spaced_seconds(ns)),
+            _ => format!("in {} of {} iterations", pauses.count, pauses.iterations),
         };
         format!("its host pauses for {} {rhythm}", spaced_seconds(pauses.pause_ns))
     } else if pauses.is_late() {
