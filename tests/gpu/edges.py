@@ -70,6 +70,8 @@ if placement.is_shared(RANKS):
     # Connections over sockets break where a process is gone.
     for kind in ("exit", "kill", "orphans"):
         EXPECTED[kind] = ("stuck", ["gone", "failed"], EXPECTED[kind][2])
+    # What runs on a GPU that several have is not told apart.
+    EXPECTED["spin"] = ("waiting", ["otherKernel", "noProgress"], [1])
 if RANKS == 2:
     EXPECTED["barrier"] = ("stuck", ["otherOperation", "notJoined"], [LAST])
 
