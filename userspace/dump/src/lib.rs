@@ -152,6 +152,7 @@ pub fn dump(
     let mut gpus = GpuWatch::start();
     let ports = PortWatch::start();
     let mut targets = process::find(processes.into_iter().map(|process| (process, None)), options, progress);
+    some_at_once(targets.iter_mut(), &process::Target::find_callers);
     let runtimes = python::Runtimes::default();
     let mut histories = Vec::new();
     // What takes its time is looked at between the first readings, when there is nothing else to do. A job that

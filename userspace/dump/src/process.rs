@@ -47,6 +47,8 @@ pub(super) struct Target {
     pub(super) tenant: Option<Tenant>,
     /// Start of the process, in ticks since the system was started.
     pub(super) started: Option<u64>,
+    /// Threads that have called NCCL, beside the first, and perhaps threads that look after communicators.
+    callers: BTreeSet<u32>,
     /// Samples, one for each reading.
     pub(super) samples: Vec<Sample>,
     /// Roles of its threads; `None` before the first reading.
@@ -83,6 +85,7 @@ impl Target {
             inodes: BTreeSet::new(),
             tenant: None,
             started: None,
+            callers: BTreeSet::new(),
             samples: Vec::new(),
             roles: None,
         }
@@ -231,7 +234,7 @@ impl Target {
         let age = self.started.and_then(age_seconds);
         self.report.age_seconds = age.map(|age| f64::from(u32::try_from(age).unwrap_or(u32::MAX)));
         if !self.inodes.is_empty() && self.report.state != ProcessState::Exited {
-            let callers = self.callers();
+            let callers = self.shown_callers();
             let stacks_of = with_stacks.then_some(&callers);
             self.report.threads = threads::look(&self.process, &self.inodes, stacks_of, names, sampler);
         }
@@ -241,8 +244,15 @@ impl Target {
         }
     }
 
-    /// Returns the threads that have called NCCL, beside the first, as far as they are known.
-    fn callers(&self) -> BTreeSet<u32> {
+    /// Finds the threads that have called NCCL. Call before the first reading.
+    pub(super) fn find_callers(&mut self) {
+        if !self.found.is_empty() && self.report.state != ProcessState::Exited {
+            self.callers = threads::callers(&self.process, &self.inodes);
+        }
+    }
+
+    /// Returns the threads that the report says have called NCCL.
+    fn shown_callers(&self) -> BTreeSet<u32> {
         self.report.nccl_callers.iter().map(|caller| caller.tid).collect()
     }
 
@@ -306,7 +316,7 @@ impl Target {
         if self.report.state == ProcessState::Exited {
             return;
         }
-        let mut wanted = self.callers();
+        let mut wanted = self.shown_callers();
         wanted.extend(self.report.threads.iter().map(|thread| thread.tid));
         let is_wanted = |tid| all || wanted.contains(&tid);
         self.report.python = python::look(&self.process, is_wanted, store_wait::is_variable, runtimes);
@@ -319,7 +329,7 @@ impl Target {
         let ranks = AddressSpace::read(&self.process)
             .and_then(|space| self.read_in(&space, &mut handles, &mut budget));
         self.report.error = self.report.error.take().or_else(|| budget.problem());
-        let roles = self.roles.get_or_insert_with(|| Roles::of(&self.process, &handles, &self.inodes));
+        let roles = self.roles.get_or_insert_with(|| Roles::of(&self.process, &handles, &self.callers));
         if self.samples.is_empty() {
             self.report.nccl_callers = roles.shown_callers(&self.process);
         }

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use inspect::{
     memory::Memory,
     process::{Process, printable, read_text},
-    threads,
 };
 use nccl_library::elf::RuntimeAddr;
 
@@ -52,12 +51,13 @@ pub(crate) struct Roles {
 }
 
 impl Roles {
-    /// Looks at a process. `handles` are those of its threads that move ops, `libraries` the inodes of its NCCL
-    /// libraries.
-    pub(crate) fn of(process: &Process, handles: &BTreeSet<u64>, libraries: &BTreeSet<u64>) -> Self {
+    /// Looks at a process. `handles` are those of its threads that move ops, `callers` threads that have called
+    /// NCCL.
+    pub(crate) fn of(process: &Process, handles: &BTreeSet<u64>, callers: &BTreeSet<u32>) -> Self {
         let proxies = of_handles(process, handles);
-        let is_caller = |tid: &u32| !proxies.contains(tid) && !name_of(process, *tid).starts_with(CARETAKERS);
-        let callers = threads::callers(process, libraries).into_iter().filter(is_caller).collect();
+        let is_caller =
+            |tid: &&u32| !proxies.contains(tid) && !name_of(process, **tid).starts_with(CARETAKERS);
+        let callers = callers.iter().filter(is_caller).copied().collect();
         Self { proxies, callers }
     }
 

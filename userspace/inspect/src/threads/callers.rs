@@ -16,8 +16,11 @@ use super::{
     modules::Modules,
     task::{Position, position_of},
 };
-use crate::{memory::Memory, process::Process};
-use nccl_library::elf::RuntimeAddr;
+use crate::{
+    memory::{Memory, ReadError},
+    process::Process,
+};
+use nccl_library::{elf::RuntimeAddr, fields::unsigned};
 
 /// Maximum number of threads of a process that are looked at.
 const MAX_THREADS: usize = 512;
@@ -70,11 +73,10 @@ fn find(process: &Process, libraries: &BTreeSet<u64>) -> Option<BTreeSet<u32>> {
     let tids = process.thread_ids().take(MAX_THREADS);
     let tids: BTreeMap<u32, u32> = tids.filter_map(|tid| Some((process.own_thread_id(tid)?, tid))).collect();
     let threads = Descriptions { memory, tids: &tids }.of_all(process, &modules);
-    let is_caller = |description: &Description| {
-        numbers.iter().any(|number| description.has_variables_of(memory, *number) == Some(true))
-            && !description.was_started_by(memory, &modules, libraries)
-    };
-    Some(threads.iter().filter(|(_, description)| is_caller(description)).map(|(tid, _)| *tid).collect())
+    let have = have_variables(memory, &threads, &numbers).ok()?;
+    let started = were_started_by(memory, &modules, &threads, libraries).ok()?;
+    let callers = threads.iter().zip(have).zip(started).filter(|((_, has), is_own)| *has && !*is_own);
+    Some(callers.map(|(((tid, _), _), _)| *tid).collect())
 }
 
 /// Returns the number under which a loaded library has its thread-local variables, from the relocations that
@@ -120,32 +122,64 @@ impl Description {
         Some(u32::from_le_bytes(self.bytes.get(NUMBER..NUMBER + 4)?.try_into().ok()?))
     }
 
-    /// Tells whether the thread has variables of this module; `None` if they were made with the thread.
-    fn has_variables_of(&self, memory: Memory<'_>, module: u64) -> Option<bool> {
-        let table = self.word(TABLE)?;
-        // The entry before the first has the number of entries.
-        let count = memory.word(RuntimeAddr(table.checked_sub(16)?)).ok()?;
-        if count < module {
-            return Some(false);
-        }
-        let place = memory.word(RuntimeAddr(table.checked_add(module * 16)?)).ok()?;
-        let is_static = (self.at.saturating_sub(ABOVE_STACK)..self.at).contains(&place);
-        (!is_static).then_some(!matches!(place, 0 | u64::MAX))
-    }
-
-    /// Tells whether the thread was started by one of these libraries: its function is there, or, if C++'s
-    /// library started it for somebody, the class of the argument (`std::thread::_State`).
-    fn was_started_by(&self, memory: Memory<'_>, modules: &Modules, libraries: &BTreeSet<u64>) -> bool {
-        let is_of =
-            |address: u64| modules.inode_at_or_below(address).is_some_and(|inode| libraries.contains(&inode));
-        let start = (START..DESCRIPTION).step_by(8).find_map(|place| {
+    /// Returns the function that the thread was started with, and its argument.
+    fn start(&self, modules: &Modules) -> Option<(u64, u64)> {
+        let mut places = (START..DESCRIPTION).step_by(8);
+        places.find_map(|place| {
             let function = self.word(place).filter(|function| modules.is_code(*function))?;
-            Some((function, self.word(place + 8)))
-        });
-        let Some((function, argument)) = start else { return false };
-        is_of(function)
-            || argument.is_some_and(|argument| memory.word(RuntimeAddr(argument)).is_ok_and(is_of))
+            Some((function, self.word(place + 8)?))
+        })
     }
+}
+
+/// Threads of a process, and their descriptions.
+type Threads = BTreeMap<u32, Description>;
+
+/// Reads a word for each thread; 0 where there is none.
+fn words(memory: Memory<'_>, places: impl Iterator<Item = Option<u64>>) -> Result<Vec<u64>, ReadError> {
+    let places: Vec<_> = places.map(|place| (RuntimeAddr(place.unwrap_or(0)), 8)).collect();
+    let word = |bytes: Option<Vec<u8>>| bytes.and_then(|bytes| unsigned(&bytes)).unwrap_or(0);
+    Ok(memory.copies(&places)?.into_iter().map(word).collect())
+}
+
+/// Tells of each thread whether it has variables of one of these modules that were not made with it.
+fn have_variables(
+    memory: Memory<'_>,
+    threads: &Threads,
+    modules: &BTreeSet<u64>,
+) -> Result<Vec<bool>, ReadError> {
+    let tables = || threads.values().map(|description| description.word(TABLE));
+    // The entry before the first has the number of entries.
+    let counts = words(memory, tables().map(|table| table?.checked_sub(16)))?;
+    let mut have = vec![false; threads.len()];
+    for module in modules {
+        let variables = words(memory, tables().map(|table| table?.checked_add(module * 16)))?;
+        let looks = threads.values().zip(&counts).zip(variables);
+        for (has, ((description, count), variables)) in have.iter_mut().zip(looks) {
+            let is_made = *count >= *module && !matches!(variables, 0 | u64::MAX);
+            let with_thread = description.at.saturating_sub(ABOVE_STACK)..description.at;
+            *has |= is_made && !with_thread.contains(&variables);
+        }
+    }
+    Ok(have)
+}
+
+/// Tells of each thread whether it was started by one of these libraries: its function is there, or, if C++'s
+/// library started it for somebody, the class of the argument (`std::thread::_State`).
+fn were_started_by(
+    memory: Memory<'_>,
+    modules: &Modules,
+    threads: &Threads,
+    libraries: &BTreeSet<u64>,
+) -> Result<Vec<bool>, ReadError> {
+    let is_of =
+        |address: u64| modules.inode_at_or_below(address).is_some_and(|inode| libraries.contains(&inode));
+    let starts: Vec<_> = threads.values().map(|description| description.start(modules)).collect();
+    let classes = words(memory, starts.iter().map(|start| start.map(|(_, argument)| argument)))?;
+    let is_own = |(start, class): (&Option<(u64, u64)>, u64)| {
+        start.is_some_and(|(function, _)| is_of(function) || is_of(class))
+    };
+    Ok(starts.iter().zip(classes).map(is_own).collect())
 }
 
 /// Reader of the descriptions of threads. `tids` are the kernel's numbers of the threads, by the process's own.
@@ -157,7 +191,7 @@ struct Descriptions<'a> {
 impl Descriptions<'_> {
     /// Returns the descriptions of all threads with stacks that the C library made, by the kernel's numbers:
     /// it links them to a ring, of which a thread that sleeps shows one.
-    fn of_all(&self, process: &Process, modules: &Modules) -> BTreeMap<u32, Description> {
+    fn of_all(&self, process: &Process, modules: &Modules) -> Threads {
         let mut found = BTreeMap::new();
         let first = self.tids.values().filter(|tid| **tid != process.pid()).find_map(|tid| {
             let Position::Blocked { stack_pointer, .. } = position_of(process, *tid) else { return None };
@@ -167,12 +201,16 @@ impl Descriptions<'_> {
         let Some(first) = first else { return found };
         let mut at = first;
         for _ in 0..MAX_LINKS {
-            // The ring's head, which is in no thread, has a link alone.
-            if let Some((tid, description)) = self.at(at) {
-                found.insert(tid, description);
-            }
-            let link = at.checked_add(LINK as u64).map(RuntimeAddr);
-            let Some(next) = link.and_then(|link| self.memory.word(link).ok()) else { break };
+            let next = match self.at(at) {
+                Some((tid, description)) => {
+                    let next = description.word(LINK);
+                    found.insert(tid, description);
+                    next
+                }
+                // The ring's head, which is in no thread, has a link alone.
+                None => at.checked_add(LINK as u64).and_then(|link| self.memory.word(RuntimeAddr(link)).ok()),
+            };
+            let Some(next) = next else { break };
             at = next.wrapping_sub(LINK as u64);
             if at == first {
                 break;
