@@ -80,7 +80,7 @@ struct Pending {
 /// The CUDA graphs of a process.
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
-    graphs: HashMap<u64, Content>,
+    captures: HashMap<u64, Content>,
     /// Executables, with what they hold; `None`: not known.
     execs: HashMap<u64, Option<Content>>,
     /// Executables that were destroyed: their addresses can come again.
@@ -104,7 +104,7 @@ impl Graphs {
     /// Returns about how many bytes of memory graphs take.
     pub(super) fn held_bytes(&self) -> usize {
         let planned: usize = self.planned.values().map(Vec::len).sum();
-        let objects = self.graphs.len() + self.execs.len() + self.destroyed.len() + self.pending.len();
+        let objects = self.captures.len() + self.execs.len() + self.destroyed.len() + self.pending.len();
         (self.kept.load(Ordering::Relaxed) + planned) * RECORD_BYTES
             + (objects + self.tied.len() + self.capturing.len()) * WORDS_BYTES
     }
@@ -153,7 +153,7 @@ impl Graphs {
 
     /// Adds ops, given channel by channel, to what a graph holds.
     fn capture(&mut self, graph: u64, records: impl Iterator<Item = FlowRecord>) {
-        let Some(content) = self.graphs.get_mut(&graph) else { return };
+        let Some(content) = self.captures.get_mut(&graph) else { return };
         let mut ops: Vec<FlowRecord> = Vec::new();
         let mut places = HashMap::default();
         for record in records {
@@ -222,7 +222,7 @@ impl Graphs {
                 self.destroyed.insert(event.exec);
             }
             GraphMoment::GraphDestroyed => {
-                self.graphs.remove(&event.graph);
+                self.captures.remove(&event.graph);
                 self.capturing.retain(|_, graph| *graph != event.graph);
             }
         }
@@ -238,11 +238,11 @@ impl Graphs {
             tied.pop_front();
         }
         tied.push_back((event.plan, event.graph));
-        if self.graphs.len() >= MAX_OBJECTS && !self.graphs.contains_key(&event.graph) {
+        if self.captures.len() >= MAX_OBJECTS && !self.captures.contains_key(&event.graph) {
             return;
         }
-        let Self { graphs, kept, .. } = self;
-        let content = graphs.entry(event.graph).or_insert_with(|| Content {
+        let Self { captures, kept, .. } = self;
+        let content = captures.entry(event.graph).or_insert_with(|| Content {
             ops: Arc::new(Ops { records: Vec::new(), kept: Arc::clone(kept) }),
             capture: event.capture,
             lost,
@@ -265,7 +265,7 @@ impl Graphs {
         if self.pending.len() >= MAX_THREADS {
             self.pending.clear();
         }
-        let of_graph = self.graphs.get(&event.graph).cloned();
+        let of_graph = self.captures.get(&event.graph).cloned();
         let content = of_graph.unwrap_or_else(|| Content { lost, ..Content::default() });
         self.pending.insert(tid, Pending { answer, updates, content });
     }

@@ -15,7 +15,8 @@ struct Made {
 impl Made {
     fn event(&mut self, moment: GraphMoment, tid: u32, change: impl FnOnce(&mut GraphEvent)) {
         self.at_ns += 1_000;
-        let origin = Origin { ts_ns: self.at_ns, tgid: 1, tid, lost: self.lost, stack: None };
+        let origin =
+            Origin { ts_ns: 1_000_000_000_000 + self.at_ns, tgid: 1, tid, lost: self.lost, stack: None };
         let mut event = GraphEvent {
             origin,
             moment,
@@ -194,6 +195,6 @@ fn what_is_kept_is_bounded_whatever_is_captured() {
         made.launch(1_000_000 + graph, [Some((0x500, 1_000_000 + graph)), None]);
     }
     assert!(made.graphs.kept.load(Ordering::Relaxed) <= MAX_OPS);
-    assert!(made.graphs.graphs.len() <= MAX_OBJECTS && made.graphs.execs.len() <= MAX_OBJECTS);
+    assert!(made.graphs.captures.len() <= MAX_OBJECTS && made.graphs.execs.len() <= MAX_OBJECTS);
     assert!(made.graphs.held_bytes() < 256 << 20, "{}", made.graphs.held_bytes());
 }
