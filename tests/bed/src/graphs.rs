@@ -70,7 +70,7 @@ struct Run<'a> {
     replayed: BTreeMap<String, u64>,
 }
 
-impl<'a> Run<'a> {
+impl Run<'_> {
     fn shape(&self, kind: OpKind, bytes: usize) -> Shape {
         let Options { dtype, .. } = *self.options;
         Shape {
@@ -125,7 +125,8 @@ impl<'a> Run<'a> {
     }
 
     fn destroy(&self, exec: Exec) {
-        (self.driver.destroy_exec)(*exec.handle, 0, 0);
+        let Exec { handle, .. } = exec;
+        (self.driver.destroy_exec)(*handle, 0, 0);
     }
 
     fn go(&mut self, file: &Path) -> Result<()> {

@@ -158,15 +158,12 @@ impl Graphs {
         let mut places = HashMap::default();
         for record in records {
             let key = (record.comm.hash, record.comm.instance, record.seq);
-            match places.get(&key).and_then(|at: &usize| ops.get_mut(*at)) {
-                Some(op) => {
-                    op.needed |= record.needed;
-                    op.incomplete |= record.incomplete;
-                }
-                None => {
-                    places.insert(key, ops.len());
-                    ops.push(record);
-                }
+            if let Some(op) = places.get(&key).and_then(|at: &usize| ops.get_mut(*at)) {
+                op.needed |= record.needed;
+                op.incomplete |= record.incomplete;
+            } else {
+                places.insert(key, ops.len());
+                ops.push(record);
             }
         }
         // An executable has been made of it already, and holds less.
@@ -331,7 +328,7 @@ impl Graphs {
         }
         self.room = (room - count, origin.ts_ns.max(since_ns));
         self.counters.ops += count;
-        for op in ops.iter() {
+        for op in ops {
             out(FlowRecord { launched_at: Some((origin, number)), ..op.clone() });
         }
     }

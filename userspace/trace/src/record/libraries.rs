@@ -335,6 +335,12 @@ impl<'a> Libraries<'a> {
         over.find(|(index, _)| !has_probes(*index) && !is_listed(*index)).map_or(next, |(index, _)| index)
     }
 
+    /// Tells whether the library's probes tell what graphs capture.
+    pub(super) fn ties_graphs(&self, index: usize) -> bool {
+        let traced = self.known.get(index).and_then(|library| library.traced.as_ref().ok());
+        traced.is_some_and(|traced| !traced.library.is_driver() && traced.library.ties_graphs())
+    }
+
     /// Tells whether each process gets links of its own.
     pub(super) fn takes_links(&self, index: usize) -> bool {
         let traced = self.known.get(index).and_then(|library| library.traced.as_ref().ok());

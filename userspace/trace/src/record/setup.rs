@@ -125,7 +125,7 @@ impl Setup {
             return Err(error);
         }
         self.passed_over.extend(refused.iter().map(|error| format!("{error:#}")));
-        let no_graph_launches = match self.driver_of(&process, wanted) {
+        let no_graph_launches = match self.driver_of(&process, &libraries, wanted) {
             Ok(driver) => {
                 libraries.extend(driver);
                 None
@@ -137,9 +137,13 @@ impl Setup {
     }
 
     /// Returns CUDA's driver in a process; none where launches of graphs are not asked for.
-    fn driver_of(&mut self, process: &Process, wanted: &Wanted<'_>) -> Result<Option<usize>> {
+    fn driver_of(&mut self, process: &Process, nccl: &[usize], wanted: &Wanted<'_>) -> Result<Option<usize>> {
         if wanted.options.choice.level == Level::Api {
             return Ok(None);
+        }
+        let mut libraries = nccl.iter().filter_map(|index| self.libraries.get(*index));
+        if !libraries.any(LibraryInUse::ties_graphs) {
+            bail!("{NO_TIES}");
         }
         let file = resolver::driver(process)?.context(NO_DRIVER)?;
         let known = self.libraries.iter().position(|library| library.file.id == file.id);
@@ -153,6 +157,10 @@ impl Setup {
 
 /// Why a process launches no CUDA graphs that could be seen.
 pub(super) const NO_DRIVER: &str = "it has not mapped CUDA's driver, libcuda.so";
+
+/// Why it could not be known what they replay.
+pub(super) const NO_TIES: &str =
+    "its NCCL does not tell which operations a graph captures (`missing_probes` of the library)";
 
 impl Recording<'_> {
     /// Attaches every probe of every library to every named target that uses it.
@@ -271,6 +279,11 @@ impl LibraryInUse {
     /// Tells whether it is CUDA's driver.
     pub fn is_driver(&self) -> bool {
         self.file.is_driver()
+    }
+
+    /// Tells whether its probes tell what graphs capture.
+    pub(super) fn ties_graphs(&self) -> bool {
+        self.probes.probes.iter().any(|probe| matches!(probe.kind, ProbeKind::Graph(_)))
     }
 
     /// Compiles the library's probes. Fails if it cannot be traced.

@@ -8,7 +8,10 @@ use inspect::{process::Process, resolver};
 use super::Follower;
 use crate::{
     kernel::loader::Link,
-    record::{recorder::Recording, setup::NO_DRIVER},
+    record::{
+        recorder::Recording,
+        setup::{NO_DRIVER, NO_TIES},
+    },
 };
 
 impl Follower<'_> {
@@ -24,6 +27,9 @@ impl Follower<'_> {
     ) -> Result<()> {
         if recording.options.choice.level == Level::Api {
             return Ok(());
+        }
+        if !libraries.iter().any(|index| self.libraries.ties_graphs(*index)) {
+            bail!("{NO_TIES}");
         }
         let file = resolver::driver(process)?.context(NO_DRIVER)?;
         let index = self.libraries.index_of(file, (process.pid(), tenant), recording)?;
