@@ -226,12 +226,22 @@ fn repetitions(by_number: &[(u64, Vec<u64>)], sequence: u64) -> u64 {
     first.map_or(1, |at| at as u64 + 1)
 }
 
+/// Part of a long pause that ranks are usually apart, from which on they launch ahead.
+const LAUNCHES_AHEAD: u64 = 4;
+
 /// Returns the pauses before collectives, with their numbers, from when all had launched the one before: that
-/// a rank launches later than usual, as where its process was stopped, is no part of the rhythm.
+/// a rank launches later than usual, as where its process was stopped, is no part of the rhythm. Where ranks are
+/// usually apart, because they launch ahead, nothing is told apart.
 fn pauses_of_all(by_number: &[(u64, Vec<u64>)]) -> Vec<(u64, u64)> {
     let late: Vec<u64> =
         by_number.iter().map(|(_, times)| lateness(times, 0).into_iter().max().unwrap_or(0)).collect();
     let usual = median(late.clone());
+    let mut sorted: Vec<u64> = pauses(by_number).map(|(_, pause)| pause).collect();
+    sorted.sort_unstable();
+    let long = sorted.get(sorted.len() * 9 / 10);
+    if usual.saturating_mul(LAUNCHES_AHEAD) > long.copied().unwrap_or(0) {
+        return pauses(by_number).collect();
+    }
     let first = |times: &Vec<u64>| {
         let mut sorted = times.clone();
         sorted.sort_unstable();

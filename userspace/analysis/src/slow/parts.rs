@@ -1,6 +1,8 @@
 //! Where an iteration's time goes, for each rank: what the counters of its GPU and its messages show. What
 //! they do not show stays open.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::{
@@ -41,6 +43,7 @@ pub struct IterationParts {
 /// Returns the parts of an iteration of each rank; none, if no iterations were found.
 pub(super) fn of(evidence: &Evidence, slow: &Slow) -> Vec<IterationParts> {
     let Some(iteration) = evidence.iteration else { return Vec::new() };
+    let least = least_idle(evidence, slow);
     let of_rank = |(at, rank): (usize, &RankEvidence)| {
         let mut left = 100.0_f64;
         let mut take = |percent: Option<f64>| {
@@ -57,7 +60,7 @@ pub(super) fn of(evidence: &Evidence, slow: &Slow) -> Vec<IterationParts> {
         let own_gpu = take(own.filter(|_| computing.is_none()));
         let late = take(late(evidence, slow, at));
         let idle = take(rank.graphics.map(|runs| 100.0 - runs.percent - late.unwrap_or(0.0)));
-        let by_counters = waiting(evidence, slow, at);
+        let by_counters = waiting(rank, least.get(at).copied().flatten());
         let most = |one: f64| by_messages.map_or(one, |other| one.max(other));
         let waiting = take(by_counters.map(most).or(by_messages));
         let network = take(network);
@@ -132,21 +135,34 @@ fn with_idle_multiprocessors(rank: &RankEvidence) -> Option<(f64, f64)> {
     Some(((runs.percent - busy.percent).max(0.0), runs.error.hypot(busy.error)))
 }
 
-/// Returns for how much longer they do so than on the GPU of the rank that waits least, of those with equal
-/// work and of the stage that does most. All ranks of a collective send and receive for as long.
-fn waiting(evidence: &Evidence, slow: &Slow, at: usize) -> Option<f64> {
-    let rank = evidence.ranks.get(at)?;
-    let (own, error) = with_idle_multiprocessors(rank)?;
-    let does_most = |other: &RankEvidence| {
-        let mut stages = slow.causes().filter(|cause| cause.kind == Kind::Stage);
-        stages.any(|stage| stage.ranks.contains(&other.name.rank))
+/// Returns, for each rank, that share of the rank that waits least, of those with equal work and of the stage
+/// that does most.
+fn least_idle(evidence: &Evidence, slow: &Slow) -> Vec<Option<(f64, f64)>> {
+    let ranks = &evidence.ranks;
+    let least = |shares: &mut dyn Iterator<Item = Option<(f64, f64)>>| {
+        shares.flatten().min_by(|(one, _), (other, _)| one.total_cmp(other))
     };
-    let is_equal =
-        |other: usize| evidence.groups.iter().any(|group| group.contains(&at) && group.contains(&other));
-    let others =
-        evidence.ranks.iter().enumerate().filter(|(other, rank)| is_equal(*other) || does_most(rank));
-    let least = others.filter_map(|(_, other)| with_idle_multiprocessors(other));
-    let (least, other_error) = least.min_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    let stages = slow.causes().filter(|cause| cause.kind == Kind::Stage);
+    let most: BTreeSet<i32> = stages.flat_map(|stage| stage.ranks.iter().copied()).collect();
+    let does_most = |rank: &&RankEvidence| most.contains(&rank.name.rank);
+    let of_stages = least(&mut ranks.iter().filter(does_most).map(with_idle_multiprocessors));
+    let mut all = vec![of_stages; ranks.len()];
+    for group in &evidence.groups {
+        let members = || group.iter().filter_map(|at| ranks.get(*at));
+        let of_group = least(&mut members().map(with_idle_multiprocessors));
+        for at in group {
+            if let Some(known) = all.get_mut(*at) {
+                *known = least(&mut [*known, of_group].into_iter());
+            }
+        }
+    }
+    all
+}
+
+/// Returns for how much longer they do so than on the GPU of the rank that waits least. All ranks of a
+/// collective send and receive for as long.
+fn waiting(rank: &RankEvidence, least: Option<(f64, f64)>) -> Option<f64> {
+    let ((own, error), (least, other_error)) = (with_idle_multiprocessors(rank)?, least?);
     let more = own - least;
     let is_certain = more >= NOTE_PERCENT && more >= STANDARD_ERRORS * error.hypot(other_error).max(0.1);
     Some(if is_certain { more } else { 0.0 })

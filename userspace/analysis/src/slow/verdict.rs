@@ -241,8 +241,12 @@ pub(super) fn milliseconds(ns: u64) -> f64 {
 pub(super) fn above(own: Option<Mean>, others: impl Iterator<Item = Option<Mean>>) -> Option<Difference> {
     let own = own?;
     let mut others: Vec<Mean> = others.flatten().collect();
-    others.sort_by(|one, other| one.percent.total_cmp(&other.percent));
-    let (lower, upper) = (others.get(others.len().saturating_sub(1) / 2)?, others.get(others.len() / 2)?);
+    let is_even = others.len().is_multiple_of(2);
+    let order = |one: &Mean, other: &Mean| one.percent.total_cmp(&other.percent);
+    let middle = others.len().checked_sub(1)? / 2;
+    let (_, lower, above) = others.select_nth_unstable_by(middle, order);
+    let next = above.iter().copied().filter(|_| is_even).min_by(order);
+    let (lower, upper) = (*lower, next.unwrap_or(*lower));
     let percent = own.percent - f64::midpoint(lower.percent, upper.percent);
     // Counters have two decimals, and samples are not quite independent.
     let error = own.error.hypot(lower.error.max(upper.error)).max(0.1);
