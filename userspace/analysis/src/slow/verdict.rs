@@ -162,6 +162,14 @@ impl Slow {
             by_messages.iter().any(|cause| cause.kind == Kind::Gpu && cause.ranks.contains(&rank))
         };
         let mut causes = hosts(evidence, &has_data);
+        // Who waits for a slow link goes on later than the others, and launches later.
+        let is_behind = |host: &Cause| {
+            by_messages.iter().any(|link| {
+                let is_receiver = link.peer.is_some_and(|peer| host.ranks.contains(&peer));
+                link.kind == Kind::Link && is_receiver && link.percent >= host.percent
+            })
+        };
+        causes.retain(|host| !is_behind(host));
         let late: Vec<i32> = causes.iter().flat_map(|cause| cause.ranks.clone()).collect();
         causes.extend(gpus(evidence, &late));
         causes.extend(stages(evidence));
