@@ -280,3 +280,22 @@ fn a_job_that_crawls_is_slower_and_the_rank_that_it_waits_for_is_named() {
     let others: Vec<&Value> = begun.iter().filter(|event| event["kind"] == "hang").collect();
     assert!(others.is_empty(), "{others:#?}");
 }
+
+/// Threads of the watch die: without the one that takes dumps another one does; without the one that finds jobs it ends,
+/// for its service to start it again.
+#[test]
+fn a_thread_that_dies_is_replaced_or_ends_the_watch() {
+    let Some(world) = working("--stall 1={}/stall") else { return };
+    let words = format!("--no-gpus -p {}", world.bed.pid_list());
+    let fault = |what: &str| [("NCCLFLOW_FAULT".to_owned(), what.to_owned())];
+    let watcher = Watcher::start_with(&world.ncclflow, &words, &fault("watch-dump:panic")).unwrap();
+    world.stall();
+    let begins = watcher.hear("begin", "hang").unwrap();
+    assert_eq!(begins["culprits"][0]["rank"], 1, "{begins:#}");
+    assert_eq!(begins["verdict"], "notJoined", "by a dump: {begins:#}");
+    assert!(has_notice(&watcher, "a dump does not come back"), "{:#?}", watcher.events());
+    let watcher = Watcher::start_with(&world.ncclflow, &words, &fault("watch-find:panic:2")).unwrap();
+    let ended = "the thread `ncclflow-find` has ended";
+    wait_until("it ends", Duration::from_mins(1), || watcher.said().contains(ended));
+    assert_eq!(watcher.ended().unwrap().code(), Some(1));
+}

@@ -19,8 +19,14 @@ pub(crate) struct Crawl {
     asked: Option<Duration>,
     next: Duration,
     pause: Duration,
-    /// Communicator and ranks that the last dump named.
-    named: Option<(Option<(String, u32)>, BTreeSet<u32>)>,
+    named: Option<Named>,
+}
+
+/// Communicator and ranks that the last dump named.
+#[derive(Debug)]
+struct Named {
+    root: Option<(String, u32)>,
+    ranks: BTreeSet<u32>,
 }
 
 impl Crawl {
@@ -48,10 +54,10 @@ impl Crawl {
         let is_stuck = |look: &&Look| look.state == State::Stuck && look.phase().is_none();
         let Some(look) = look.as_ref().ok().filter(is_stuck) else { return false };
         let ranks: BTreeSet<u32> = look.culprits.iter().map(|culprit| culprit.rank).collect();
-        let is_same = |(root, others): &(_, BTreeSet<u32>)| *root == look.root && !others.is_disjoint(&ranks);
+        let is_same = |named: &Named| named.root == look.root && !named.ranks.is_disjoint(&ranks);
         let confirms = self.named.as_ref().is_some_and(is_same);
-        (self.named, self.pause, self.next) =
-            (Some((look.root.clone(), ranks)), Duration::ZERO, now + FIRST_PAUSE);
+        self.named = Some(Named { root: look.root.clone(), ranks });
+        (self.pause, self.next) = (Duration::ZERO, now + FIRST_PAUSE);
         confirms
     }
 }

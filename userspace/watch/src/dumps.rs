@@ -9,7 +9,7 @@ use std::{
 };
 
 use dump::{Choice, DumpOptions, DumpReport};
-use inspect::{memory::ScanLimits, privileges};
+use inspect::{failpoint, memory::ScanLimits, privileges};
 use nccl_library::symbols::DebugFiles;
 
 use crate::store::Store;
@@ -102,6 +102,7 @@ impl Dumps {
                         waiting.put(ask);
                     }
                     let Some(ask) = waiting.take() else { break };
+                    let _ = failpoint::here("watch-dump");
                     if answered.send(answer(ask, &options, store.as_ref())).is_err() {
                         return;
                     }
@@ -111,9 +112,9 @@ impl Dumps {
         Ok(Self { asks, answers })
     }
 
-    /// Asks without waiting, for a tenant. `false`: the thread has ended.
-    pub(crate) fn ask(&self, whose: String, ask: Ask) -> bool {
-        self.asks.send((whose, ask)).is_ok()
+    /// Asks without waiting, for a tenant. If the thread has ended, there is no answer.
+    pub(crate) fn ask(&self, whose: String, ask: Ask) {
+        let _ = self.asks.send((whose, ask));
     }
 }
 

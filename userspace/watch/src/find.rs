@@ -19,7 +19,7 @@ use dump::{
     watched::{Finder, WatchedProcess},
 };
 use inspect::{
-    gpu,
+    failpoint, gpu,
     memory::ScanLimits,
     privileges,
     process::{
@@ -192,6 +192,7 @@ impl Rounds {
     fn run(mut self, asked: &Receiver<u32>, news: &Sender<Found>) -> Result<(), IsOver> {
         loop {
             let begun = Instant::now();
+            let _ = failpoint::here("watch-find");
             self.round(news)?;
             let next = Instant::now() + pause_after(begun.elapsed());
             loop {

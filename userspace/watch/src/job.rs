@@ -266,12 +266,7 @@ impl Job {
 
     /// Tells whether an alert may begin: of the job, or of a tenant, where several share it.
     fn may_begin(&self, whose: Option<&str>, turn: &Turn<'_>) -> bool {
-        turn.is_long_since(self.last_alerts.get(&self.sharer(whose, turn)).copied())
-    }
-
-    /// Returns the tenant, if several share the job: none of them holds back alerts of another.
-    fn sharer(&self, whose: Option<&str>, turn: &Turn<'_>) -> Option<String> {
-        whose.filter(|_| turn.comms.iter().any(|comm| comm.is_shared())).map(str::to_owned)
+        turn.is_long_since(self.last_alerts.get(&turn.sharer(whose)).copied())
     }
 
     /// Returns the collectives launched since the reading before.
@@ -295,7 +290,7 @@ impl Job {
     fn begun(&mut self, kind: AlertKind, whose: Option<&str>, turn: &mut Turn<'_>) -> EventBody {
         *turn.numbers += 1;
         if kind.is_alert() {
-            self.last_alerts.insert(self.sharer(whose, turn), turn.now);
+            self.last_alerts.insert(turn.sharer(whose), turn.now);
             let tenants: BTreeSet<&str> = self.processes.iter().map(|process| process.whose()).collect();
             self.last_alerts.retain(|whose, _| whose.as_ref().is_none_or(|whose| tenants.contains(&**whose)));
         }
@@ -340,6 +335,11 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turn<'_> {
+    /// Returns the tenant, if several share the job: none of them holds back alerts of another.
+    fn sharer(&self, whose: Option<&str>) -> Option<String> {
+        whose.filter(|_| self.comms.iter().any(|comm| comm.is_shared())).map(str::to_owned)
+    }
+
     fn is_long_since(&self, alert: Option<Duration>) -> bool {
         alert.is_none_or(|last| self.now.saturating_sub(last) >= self.settings.between_alerts)
     }

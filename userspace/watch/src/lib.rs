@@ -14,6 +14,7 @@ mod find;
 mod job;
 mod live;
 mod look;
+mod own;
 mod phase;
 mod ports;
 mod readers;
@@ -32,12 +33,13 @@ pub use communicator::{CommState, Life, RankState, Waits};
 pub use event::{AlertKind, CommOfEvent, Culprit, Event, EventBody, EventType, JobOfEvent, JobRates, SCHEMA};
 pub use exec::SERVICE_VARIABLES;
 pub use look::Look;
+pub use own::OwnState;
 pub use phase::Phase;
 pub use reading::{
     CommKey, GpuState, HostReading, ProcessInfo, ProcessKey, ProcessReading, RankCounts, RankInfo,
     RankReading, Steps,
 };
-pub use run::{Observer, OwnState, WatchOptions, watch};
+pub use run::{Observer, WatchOptions, watch};
 pub use settings::Settings;
 pub use store::Budget;
 

@@ -67,8 +67,9 @@ struct Reader<S> {
 
 #[derive(Debug)]
 pub(crate) struct Readers<S, W> {
-    readers: Vec<Reader<S>>,
-    answers: (Sender<Batch<Answer<S>>>, Receiver<Batch<Answer<S>>>),
+    threads: Vec<Reader<S>>,
+    answered: Sender<Batch<Answer<S>>>,
+    answers: Receiver<Batch<Answer<S>>>,
     /// Tenants whose processes are being read, with the number of the question.
     asked: HashMap<W, u64>,
     last: u64,
@@ -76,7 +77,8 @@ pub(crate) struct Readers<S, W> {
 
 impl<S, W> Default for Readers<S, W> {
     fn default() -> Self {
-        Self { readers: Vec::new(), answers: mpsc::channel(), asked: HashMap::new(), last: 0 }
+        let (answered, answers) = mpsc::channel();
+        Self { threads: Vec::new(), answered, answers, asked: HashMap::new(), last: 0 }
     }
 }
 
@@ -89,24 +91,26 @@ impl<S: Source, W: Eq + Hash> Readers<S, W> {
         mut put_back: impl FnMut(Vec<Task<S>>),
     ) -> Vec<Answer<S>> {
         let mut answers = Vec::new();
-        while let Ok(batch) = self.answers.1.try_recv() {
+        while let Ok(batch) = self.answers.try_recv() {
             self.take(batch, &mut answers);
         }
         self.bury();
         let before = self.last;
         let (busy, ready): (Vec<_>, Vec<_>) =
             tasks.into_iter().partition(|(whose, _)| self.asked.contains_key(whose));
-        busy.into_iter().for_each(|(_, tasks)| put_back(tasks));
-        let idle = self.readers.iter().filter(|reader| reader.owes.is_empty()).count();
-        for _ in idle..ready.len().min(MAX_THREADS.saturating_sub(self.readers.len()) + idle) {
-            self.readers.extend(Reader::start(self.answers.0.clone()));
+        for (_, tasks) in busy {
+            put_back(tasks);
+        }
+        let idle = self.threads.iter().filter(|reader| reader.owes.is_empty()).count();
+        for _ in idle..ready.len().min(MAX_THREADS.saturating_sub(self.threads.len()) + idle) {
+            self.threads.extend(Reader::start(self.answered.clone()));
         }
         for (whose, tasks) in ready {
             // One that has not come back has others wait only where there is no other.
             let load = |reader: &&mut Reader<S>| {
                 (reader.owes.first().is_some_and(|owed| *owed <= before), reader.owes.len())
             };
-            let Some(reader) = self.readers.iter_mut().min_by_key(load) else {
+            let Some(reader) = self.threads.iter_mut().min_by_key(load) else {
                 put_back(tasks);
                 continue;
             };
@@ -121,7 +125,7 @@ impl<S: Source, W: Eq + Hash> Readers<S, W> {
         }
         let until = Instant::now() + PATIENCE;
         while self.asked.values().any(|number| *number > before)
-            && let Ok(batch) = self.answers.1.recv_timeout(until.saturating_duration_since(Instant::now()))
+            && let Ok(batch) = self.answers.recv_timeout(until.saturating_duration_since(Instant::now()))
         {
             self.take(batch, &mut answers);
         }
@@ -130,7 +134,7 @@ impl<S: Source, W: Eq + Hash> Readers<S, W> {
 
     fn take(&mut self, (number, read): Batch<Answer<S>>, answers: &mut Vec<Answer<S>>) {
         self.asked.retain(|_, asked| *asked != number);
-        for reader in &mut self.readers {
+        for reader in &mut self.threads {
             reader.owes.retain(|owed| *owed != number);
         }
         answers.extend(read);
@@ -139,8 +143,8 @@ impl<S: Source, W: Eq + Hash> Readers<S, W> {
     /// Forgets threads that have ended, and what they owe.
     fn bury(&mut self) {
         let (ended, live): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.readers).into_iter().partition(|reader| reader.thread.is_finished());
-        self.readers = live;
+            std::mem::take(&mut self.threads).into_iter().partition(|reader| reader.thread.is_finished());
+        self.threads = live;
         for owed in ended.iter().flat_map(|reader| &reader.owes) {
             self.asked.retain(|_, asked| asked != owed);
         }
@@ -243,7 +247,7 @@ mod tests {
             assert_eq!(read(&mut readers, &all), (3, 1));
         }
         assert!(begun.elapsed() < 10 * PATIENCE, "it is waited for once: {:?}", begun.elapsed());
-        assert_eq!(readers.readers.len(), 4);
+        assert_eq!(readers.threads.len(), 4);
         drop(held);
         test_support::wait_until("it is read", Duration::from_secs(30), || read(&mut readers, &all).1 == 0);
         assert_eq!(read(&mut readers, &all), (4, 0));
@@ -254,7 +258,7 @@ mod tests {
         let mut all: Vec<Arc<Made>> = (0..3 * MAX_THREADS).map(|_| Arc::default()).collect();
         let mut readers = Readers::default();
         assert_eq!(read(&mut readers, &all), (all.len(), 0));
-        assert_eq!(readers.readers.len(), MAX_THREADS);
+        assert_eq!(readers.threads.len(), MAX_THREADS);
         all.truncate(2);
         all.push(Arc::new(Made { panics: true, ..Made::default() }));
         for reading in 0..3 {

@@ -4,12 +4,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
+    sync::mpsc::TryRecvError,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use dump::{Choice, DumpReport};
-use inspect::{clock::now_ns, gpu::GpuSamples, host::host_name, privileges, process::Visibility};
+use inspect::{clock::now_ns, gpu::GpuSamples, host::host_name, privileges};
 use nccl_library::symbols::DebugFiles;
 use rustix::time::ClockId;
 
@@ -22,12 +23,15 @@ use crate::{
     find::{Find, Found, Round},
     live::Processes,
     look::Look,
+    own::OwnState,
     ports::Ports,
     reading::HostReading,
     settings::Settings,
     store::{self, Budget, Store},
 };
 
+/// Why the loop ends without the thread that finds processes: nothing new would be seen.
+const FIND_HAS_ENDED: &str = "the thread `ncclflow-find` has ended";
 /// Longest time between two looks whether the end is asked for.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Time that an event waits for its dump to be written.
@@ -75,26 +79,6 @@ pub trait Observer {
     fn wait(&mut self, longest: Duration) -> bool;
 }
 
-/// Numbers of the loop itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OwnState {
-    pub readings: u64,
-    pub processes: usize,
-    /// Processes that did not let themselves be read at the last reading.
-    pub unread: usize,
-    /// Processes with NCCL that are not watched, as there are too many.
-    pub left_out: usize,
-    /// How much of the node may be looked at; with `--all`.
-    pub sight: Visibility,
-    /// Readings that came late: ncclflow got too little of the processor.
-    pub late: u64,
-    pub dumps_lost: u64,
-    pub exec_failed: u64,
-    pub exec_left_out: u64,
-    /// The GPUs' driver does not answer.
-    pub gpus_hang: bool,
-}
-
 /// Watches until the end is asked for; processes that were named, until all have ended.
 ///
 /// # Errors
@@ -126,6 +110,7 @@ pub fn watch(options: WatchOptions, observer: &mut dyn Observer) -> Result<()> {
         looking: BTreeSet::new(),
         held: BTreeMap::new(),
         outstanding: None,
+        has_lost_dumps: false,
         events: 0,
         lost_threads: 0,
         blindness: Blindness::default(),
@@ -166,8 +151,9 @@ struct Running<'o> {
     looking: BTreeSet<(u64, Option<String>)>,
     /// Events that wait for their dump.
     held: BTreeMap<u64, Held>,
-    /// Since when the thread that takes dumps owes an answer.
+    /// Since when the thread that takes dumps owes an answer, and whether it has ended.
     outstanding: Option<Duration>,
+    has_lost_dumps: bool,
     events: u64,
     lost_threads: u32,
     blindness: Blindness,
@@ -199,7 +185,7 @@ impl Running<'_> {
                 }
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
-                    bail!("the thread `ncclflow-find` has ended")
+                    bail!(FIND_HAS_ENDED)
                 }
             }
             if self.observer.wait(Duration::ZERO) {
@@ -261,9 +247,13 @@ impl Running<'_> {
     }
 
     fn tick(&mut self) -> Result<()> {
-        while let Ok(found) = self.find.found.try_recv() {
-            self.take_found(found);
-        }
+        let has_ended = loop {
+            match self.find.found.try_recv() {
+                Ok(found) => self.take_found(found),
+                Err(why) => break why == TryRecvError::Disconnected,
+            }
+        };
+        ensure!(!has_ended, FIND_HAS_ENDED);
         let now = self.now();
         let find = &self.find;
         let readings = self.processes.read(&self.book, now, |pid| find.again(pid));
@@ -287,9 +277,17 @@ impl Running<'_> {
 
     /// Does what cannot wait for the next reading.
     fn between(&mut self) {
-        while let Ok(answer) = self.dumps.answers.try_recv() {
-            self.outstanding = None;
-            self.take_answer(answer);
+        loop {
+            match self.dumps.answers.try_recv() {
+                Ok(answer) => {
+                    self.outstanding = None;
+                    self.take_answer(answer);
+                }
+                Err(why) => {
+                    self.has_lost_dumps |= why == TryRecvError::Disconnected && self.outstanding.is_some();
+                    break;
+                }
+            }
         }
         if let Some(why) = self.observer.lost() {
             self.notice("recording", why);
@@ -325,9 +323,9 @@ impl Running<'_> {
 
     fn ask(&mut self, whose: String, ask: Ask) {
         let now = self.now();
-        if self.dumps.ask(whose, ask) {
-            self.outstanding.get_or_insert(now);
-        }
+        // Of a thread that has ended, too: another one is started.
+        self.dumps.ask(whose, ask);
+        self.outstanding.get_or_insert(now);
     }
 
     fn take_answer(&mut self, answer: Answer) {
@@ -365,7 +363,8 @@ impl Running<'_> {
             self.notice("store", "a dump is not written in time: the disk may not answer".to_owned());
             self.release(number, None);
         }
-        if self.outstanding.is_some_and(|since| now.saturating_sub(since) > DUMPS_WITHIN) {
+        let is_late = self.outstanding.is_some_and(|since| now.saturating_sub(since) > DUMPS_WITHIN);
+        if std::mem::take(&mut self.has_lost_dumps) || is_late {
             self.own.dumps_lost += 1;
             self.outstanding = None;
             self.notice("dump", "a dump does not come back".to_owned());

@@ -95,6 +95,11 @@ impl Watcher {
         find().context("an event is gone")
     }
 
+    /// Waits until it has ended by itself.
+    pub fn ended(mut self) -> Result<ExitStatus> {
+        Ok(self.child.0.wait()?)
+    }
+
     /// Ends it as a service is ended.
     pub fn terminate(mut self) -> Result<ExitStatus> {
         let pid = i32::try_from(self.child.pid()).ok().and_then(Pid::from_raw).context("no process")?;

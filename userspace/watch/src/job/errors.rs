@@ -143,7 +143,7 @@ impl Job {
             error.seen = now;
             return None;
         }
-        let whose = self.sharer(whose, turn);
+        let whose = turn.sharer(whose);
         let count = self.errors.values().filter(|error| error.whose == whose).count();
         if count >= MAX_ERRORS || !self.may_begin(whose.as_deref(), turn) {
             return None;

@@ -119,7 +119,9 @@ fn a_hang_that_another_pod_feigns_holds_none_of_ones_own() {
 fn errors_that_another_pod_feigns_hold_none_of_ones_own() {
     let mut world = world();
     world.pass(400, |ranks, second| {
-        ranks.iter_mut().for_each(|rank| rank.launched += 1);
+        for rank in ranks.iter_mut() {
+            rank.launched += 1;
+        }
         // The forger's are first in order, and come again whenever one may begin.
         ranks[2].failure = (second % 10 < 6).then_some("ncclSystemError");
         ranks[0].failure = (second >= 100).then_some("ncclInternalError");
