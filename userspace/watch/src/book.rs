@@ -43,8 +43,8 @@ pub struct News {
 pub struct JobView<'b> {
     pub job: JobOfEvent,
     pub open: BTreeSet<AlertKind>,
-    /// Communicator in which ranks wait, and the ranks that they wait for.
-    pub waited_for: Option<(&'b CommOfEvent, &'b [u32])>,
+    /// Communicators in which ranks wait, and the ranks that they wait for.
+    pub waited_for: Vec<(&'b CommOfEvent, &'b [u32])>,
     /// Usual time of an iteration; `None` where it is shorter than about two readings.
     pub iteration: Option<Duration>,
     pub comms: Vec<&'b CommState>,

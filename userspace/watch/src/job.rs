@@ -159,12 +159,10 @@ impl Job {
         standing.chain(slower).chain(slow).chain(error).collect()
     }
 
-    /// Returns the ranks that are waited for, with their communicator.
-    pub(crate) fn waited_for(&self) -> Option<(&CommOfEvent, &[u32])> {
-        self.stands()
-            .find_map(|stands| stands.alert.as_ref())
-            .or(self.slow.as_ref())
-            .map(|open| (&open.communicator, open.waited_for.as_slice()))
+    /// Returns the ranks that are waited for, with their communicators.
+    pub(crate) fn waited_for(&self) -> Vec<(&CommOfEvent, &[u32])> {
+        let open = self.stands().filter_map(|stands| stands.alert.as_ref()).chain(&self.slow);
+        open.map(|open| (&open.communicator, open.waited_for.as_slice())).collect()
     }
 
     /// Takes a reading.

@@ -91,12 +91,12 @@ impl Watched {
         let gpu = rank.info.gpu.map_or_else(String::new, |gpu| gpu.to_string());
         let (number, pid) = (rank.info.rank.to_string(), rank.process.key.pid.to_string());
         let labels = [name, of_comm, group, ("rank", number), ("gpu", gpu), ("pid", pid)];
-        let waited_for = view.waited_for.filter(|(of, _)| of.comm_hash == comm.key.hash);
+        let mut waited_for = view.waited_for.iter().filter(|(of, _)| of.comm_hash == comm.key.hash);
         self.ranks.entry(labels).or_default().join(RankMetrics {
             functions: functions(rank),
             behind: rank.counts.launched().map(|count| comm.launched().saturating_sub(count)),
             in_flight: rank.counts.has_ops_in_flight,
-            is_waited_for: waited_for.is_some_and(|(_, ranks)| ranks.contains(&rank.info.rank)),
+            is_waited_for: waited_for.any(|(_, ranks)| ranks.contains(&rank.info.rank)),
         });
     }
 }
