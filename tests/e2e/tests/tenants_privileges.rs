@@ -5,7 +5,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use ncclflow_e2e::harness::prelude::*;
+use ncclflow_e2e::harness::{prelude::*, watcher::Watcher};
 
 const VERSION: &str = "2.27.5-cu12";
 
@@ -54,6 +54,26 @@ fn threads_that_parse_write_or_serve_hold_no_capability() {
     // What they do they can do without.
     let said = recorder.interrupt().unwrap();
     assert!(said.contains("lost: 0 records, 0 lines"), "{said}");
+}
+
+#[test]
+fn threads_of_a_watch_read_processes_or_hold_no_capability() {
+    let Some(mut world) = World::start(VERSION, "--mode processes --ranks 2 --iters 20000 --interval-ms 5")
+    else {
+        return;
+    };
+    world.bed.go().unwrap();
+    let words = format!("-p {} --metrics 0", world.bed.pid_list());
+    let watcher = Watcher::start(&world.ncclflow, &words).unwrap();
+    let reads = "ncclflow-read";
+    wait_until("it reads", Duration::from_mins(1), || capabilities(watcher.pid()).contains_key(reads));
+    let held = capabilities(watcher.pid());
+    for thread in ["ncclflow", "ncclflow-out", "ncclflow-ports", "ncclflow-metric"] {
+        assert_eq!(held.get(thread), Some(&0), "{thread}: {held:x?}");
+    }
+    for (thread, held) in &held {
+        assert!(*held & BPF == 0 && held.count_ones() <= 6, "{thread}: {held:x}");
+    }
 }
 
 /// In a folder that is another user's, who writes needs one capability, and still writes.

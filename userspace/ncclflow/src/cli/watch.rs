@@ -15,9 +15,11 @@ use clap::Args;
 use flow::text::{age, ago, column_widths, counted, cut_right, joined, number, plain};
 use inspect::{
     gpu::{self, GpuSamples},
+    privileges,
     process::denied_remedy,
     resolver::{self, Unseen},
 };
+use rustix::thread::CapabilitySet;
 use trace::{
     health::{Health, Subject},
     record::StopHandle,
@@ -230,6 +232,7 @@ impl Output {
         let thread = thread::Builder::new().name("ncclflow-out".to_owned());
         thread.spawn(move || {
             let _done = done;
+            privileges::keep_only(CapabilitySet::empty());
             for bytes in taken {
                 // Nobody may be there to read it.
                 let _ = stdout().write_all(&bytes).and_then(|()| stdout().flush());
