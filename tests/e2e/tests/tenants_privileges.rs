@@ -58,7 +58,7 @@ fn threads_that_parse_write_or_serve_hold_no_capability() {
 
 #[test]
 fn threads_of_a_watch_read_processes_or_hold_no_capability() {
-    let Some(mut world) = World::start(VERSION, "--mode processes --ranks 2 --iters 20000 --interval-ms 5")
+    let Some(world) = World::start(VERSION, "--mode processes --ranks 2 --iters 20000 --interval-ms 5")
     else {
         return;
     };
