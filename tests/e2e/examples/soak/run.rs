@@ -152,7 +152,7 @@ pub(crate) fn run(world: &World, time: Duration) -> Result<Checks> {
         });
     }
 
-    watcher.finish(&mut checks)?;
+    watcher.finish(&jobs.pids, &mut checks)?;
     // Nothing new comes.
     let idle = Idle::of(&tracer, quiet);
 
@@ -362,7 +362,7 @@ fn mebibytes(bytes: u64) -> f64 {
 }
 
 /// How many, and the first of them.
-fn shown(failed: &[String]) -> String {
+pub(crate) fn shown(failed: &[String]) -> String {
     match failed.first() {
         Some(first) => format!("{}, like: {first}", failed.len()),
         None => "0".to_owned(),
