@@ -13,7 +13,9 @@ fn job(version: &str, options: &str) -> Option<World> {
     let cuda = programs::cuda_double()?;
     let workload = format!("--mode processes --graphs {{}}/graphs --cuda {} {options}", cuda.display());
     let world = World::start(version, &workload)?;
-    world.bed.go().ok()?;
+    if let Err(error) = world.bed.go() {
+        panic!("the job does not begin: {error:#}");
+    }
     let is_ready = || (0..2).all(|rank| world.path(&format!("graphs.ready.{rank}")).exists());
     wait_until("each rank has captured a graph", Duration::from_mins(1), is_ready);
     Some(world)
