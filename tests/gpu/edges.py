@@ -70,6 +70,9 @@ if placement.is_shared(RANKS):
     # Connections over sockets break where a process is gone.
     for kind in ("exit", "kill", "orphans"):
         EXPECTED[kind] = ("stuck", ["gone", "failed"], EXPECTED[kind][2])
+    # Over sockets operations of other sizes end.
+    for kind in ("dtype", "size"):
+        del EXPECTED[kind]
     # What runs on a GPU that several have is not told apart.
     EXPECTED["spin"] = ("waiting", ["otherKernel", "noProgress"], [1])
 if RANKS == 2:
@@ -311,7 +314,7 @@ def judge(kind, report, pids):
     state, kinds, culprits = EXPECTED[kind]
     job = report["job"] or {}
     sentence = job.get("sentence", "no communicator was found")
-    named = {int(pid) for some in re.findall(r"process ((?:\d+(?:, )?)+)", sentence) for pid in some.split(", ") if pid}
+    named = {int(pid) for some in re.findall(r"process(?:es)? ((?:\d+(?:, )?)+)", sentence) for pid in some.split(", ") if pid}
     # A process that is gone is named by its number in its own namespace, which is ours here.
     wanted = {pids[rank] for rank in culprits}
     if kind == "size" and RANKS == 2:

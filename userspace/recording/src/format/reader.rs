@@ -23,6 +23,9 @@ use crate::sinks::OutputDir;
 /// before.
 const MAX_RECORD_BYTES: usize = 64 << 20;
 
+/// Oldest [`WIRE_VERSION`] whose records are read as those of today: 6 has new steps of plans, and the same records.
+const OLDEST_RECORDS: u32 = 5;
+
 /// Bytes that are searched at a time for the next block behind a damaged one.
 const SEARCH: usize = 64 << 10;
 
@@ -282,8 +285,11 @@ impl RecordingReader {
             bail!("its first block is missing or damaged")
         };
         let session: Session = serde_json::from_slice(&self.raw).context("its first block is damaged")?;
-        if session.wire_version != WIRE_VERSION {
-            bail!("its records have format {}; this ncclflow reads {WIRE_VERSION}", session.wire_version);
+        if !(OLDEST_RECORDS..=WIRE_VERSION).contains(&session.wire_version) {
+            bail!(
+                "its records have format {}; this ncclflow reads {OLDEST_RECORDS} to {WIRE_VERSION}",
+                session.wire_version
+            );
         }
         Ok(session)
     }
