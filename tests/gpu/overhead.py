@@ -149,7 +149,7 @@ class Tracefs:
         self.group = f"ncclflow_{os.getpid()}_{functions[0]}"
         self.events = [f"f{number}" for number in range(len(copies))]
         self.lines = [
-            f"p:{self.group}/{event} {library}:{copy['file_offset']:#x}" for event, copy in zip(self.events, copies)
+            f"p:{self.group}/{event} {library}:{copy['fileOffset']:#x}" for event, copy in zip(self.events, copies)
         ]
 
     def _write(self, name, lines):
