@@ -6,10 +6,9 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
 
-use crate::common_calls;
-use crate::nodes::Through;
 use crate::option_values::{parse_absent, parse_ms, parse_pair, parse_size_of, parse_stall, parse_variable};
 use crate::runtime::device::DEVICES;
+use crate::{common_calls, nodes::Through};
 
 /// Emulated GPUs of a host.
 pub(crate) const GPUS: u32 = DEVICES.cast_unsigned();

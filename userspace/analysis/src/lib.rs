@@ -1,9 +1,11 @@
 //! Recordings, read: files for other programs ([`export`]), findings ([`check`]), a page for people
 //! ([`report`]). It needs no root, no kernel and no process.
 
-pub mod export;
+// What is read.
+mod sources;
 
 // From rows to verdicts.
+mod code_lines;
 mod in_order;
 mod iterations;
 mod not_recorded;
@@ -11,5 +13,7 @@ mod not_recorded;
 pub mod slow;
 
 pub mod check;
+
+pub mod export;
 
 pub mod report;

@@ -18,7 +18,7 @@ use super::{
     collectives::Difference,
     row_source::{FolderFacts, Gather},
 };
-use crate::export::CallNumbers;
+use crate::sources::CallNumbers;
 use recording::sinks::Sink;
 use torch::flight_recorder::Function;
 

@@ -1,7 +1,7 @@
 //! Marks: calls of a rank at which the numbering of its collectives can resume. Where only calls were
 //! recorded, a second reading would otherwise have to begin with the first of them.
 
-use crate::export::CallNumbers;
+use crate::sources::CallNumbers;
 
 /// Most marks of one rank; beyond that, every other one is forgotten.
 const MAX_MARKS: usize = 64;

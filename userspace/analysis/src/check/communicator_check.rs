@@ -21,9 +21,9 @@ use super::{
     row_source::{FolderFacts, Gather, ReadingProgress, read_rows},
 };
 use crate::{
-    export::{Jobs, sources},
     not_recorded::EMPTY,
     slow::{self, Gathered, RankWaits, Slow},
+    sources::{Jobs, sources},
 };
 use flow::schema::Outcome;
 use flow::text::name_ranks;

@@ -8,6 +8,8 @@ use flow::{
 };
 use serde::Serialize;
 
+use crate::code_lines::{place, users_line};
+
 use super::{
     call::Call,
     call_lines::Lines,
@@ -95,14 +97,6 @@ impl FirstDifference {
     }
 }
 
-/// Returns the innermost frame of the user's own code, or else the innermost with a known file.
-pub(crate) fn users_line(frames: &[FrameRow]) -> Option<&FrameRow> {
-    let known = || frames.iter().rev().filter(|frame| frame.file.is_some());
-    let own =
-        |frame: &&FrameRow| frame.file.as_deref().is_some_and(|file| !flow::schema::is_of_a_library(file));
-    known().find(own).or_else(|| known().next())
-}
-
 /// `collective 5: rank 3 called AllGather at model.py:88, ranks 0-2 AllReduce at model.py:91`
 fn sentence(number: u64, groups: &[DifferingRanks]) -> String {
     let calls: Vec<&Call> = groups.iter().filter_map(|group| group.call.as_ref()).collect();
@@ -132,14 +126,6 @@ fn words(call: &Call, calls: &[&Call]) -> String {
         words.extend(argument.filter(|words| same.iter().any(|other| other[at].as_ref() != Some(words))));
     }
     words.join(" ")
-}
-
-/// `model.py:88`
-pub(crate) fn place(frame: &FrameRow) -> String {
-    let file = frame.file.as_deref().unwrap_or("?");
-    let name = file.rsplit('/').next().unwrap_or(file);
-    let line = frame.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
-    format!("{name}:{line}")
 }
 
 #[cfg(test)]

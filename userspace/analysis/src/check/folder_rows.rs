@@ -17,7 +17,7 @@ use super::{
     row_source::FolderFacts,
     twice::Twice,
 };
-use crate::{export::CallNumbers, slow::Gathered};
+use crate::{slow::Gathered, sources::CallNumbers};
 use recording::sinks::Sink;
 use torch::flight_recorder::Function;
 

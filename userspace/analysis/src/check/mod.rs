@@ -32,7 +32,6 @@ pub use communicator_check::{
 };
 pub(crate) use communicator_check::{NOTHING, SLOWNESS};
 pub use first_difference::{DifferingRanks, FirstDifference};
-pub(crate) use first_difference::{place, users_line};
 pub(crate) use ownership::Claims;
 pub use row_source::ReadingProgress;
 pub(crate) use row_source::{FolderFacts, Gather, read_sources};

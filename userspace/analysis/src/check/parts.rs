@@ -1,7 +1,7 @@
 //! Groups folders that are analysed together. A folder with windows is analysed window by window, in their
 //! order; windows of several hosts that were open at the same time belong together.
 
-use crate::export::{ensure_each_once, recordings_in};
+use crate::sources::{ensure_each_once, recordings_in};
 use recording::sinks::{OutputDir, read_session, window_folders};
 use std::path::{Path, PathBuf};
 

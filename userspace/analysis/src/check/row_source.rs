@@ -14,8 +14,8 @@ use flow::{schema::ClockReport, session::SessionReport};
 
 use super::{ownership::Claims, parts::Part};
 use crate::{
-    export::{Jobs, Source},
     not_recorded::{EMPTY, why_empty},
+    sources::{Jobs, Source},
 };
 use recording::{format::Selection, rows::ReadPart, sinks::Sink};
 

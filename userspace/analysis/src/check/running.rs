@@ -12,7 +12,7 @@ use super::{
     parts::{Part, parts},
     row_source::{FolderFacts, Gather as _},
 };
-use crate::export::{Jobs, Source};
+use crate::sources::{Jobs, Source};
 use recording::sinks::{OutputDir, Sink, window_folders};
 
 /// Takes the rows of sources, which are checked together as [`check`](super::check) checks folders.

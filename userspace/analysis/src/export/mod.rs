@@ -9,7 +9,6 @@
 //! its own ([`ranks`]); the rest goes to the view.
 
 mod bounded;
-mod call_numbers;
 mod chakra;
 mod choice;
 mod chosen_rows;
@@ -19,7 +18,6 @@ mod host_clocks;
 mod inspector;
 mod job;
 mod job_ranks;
-mod jobs;
 mod json_lines;
 mod megatrace;
 mod moment;
@@ -28,26 +26,22 @@ mod perfetto;
 mod ranks;
 mod recorded;
 mod run;
-mod source;
 mod torch_traces;
 mod view;
-mod who;
 
-pub(crate) use call_numbers::CallNumbers;
+pub use crate::sources::{Source, recordings_in, sources};
 pub use choice::{Choice, RankRange, words};
 pub use chosen_rows::RowCounts;
 pub use flight_recorder::RankFiles;
-pub(crate) use jobs::Jobs;
 pub use moment::{Moment, duration, utc_minute};
 pub use ranks::TwiceReport;
 pub(crate) use run::Chosen;
 pub use run::{ExportOptions, Exported, SourceReport, export};
-pub(crate) use source::ensure_each_once;
-pub use source::{Source, recordings_in, sources};
 pub use stacks::trace::Progress as ExportProgress;
 pub use view::{InspectorVersion, ViewOptions};
 pub(crate) use view::{Row, View, Wanted};
-pub(crate) use who::Who;
+
+use crate::sources::{call_numbers, jobs, source, who};
 
 use std::path::Path;
 

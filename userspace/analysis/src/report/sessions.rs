@@ -8,7 +8,7 @@ use flow::{
 };
 
 use super::data::SourceData;
-use crate::{export::Source, not_recorded::sampled};
+use crate::{not_recorded::sampled, sources::Source};
 
 /// Most gaps and sentences of one recording that are kept.
 const MAX_GAPS: usize = 256;

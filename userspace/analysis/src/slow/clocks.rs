@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+pub(crate) use crate::sources::source::Offset;
+
 use super::{
     gathered::Gathered,
     launches::median,
@@ -42,13 +44,6 @@ type Messages = BTreeMap<(usize, usize), Vec<(u64, u64)>>;
 /// By how much the clock of the second of two folders can be ahead of the first one's at most, by window.
 #[derive(Clone, Debug, Default)]
 struct Bounds(BTreeMap<(usize, usize), BTreeMap<u64, i64>>);
-
-/// How far a clock is ahead.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Offset {
-    pub(crate) ahead_ns: i64,
-    pub(crate) error_ns: u64,
-}
 
 /// A message from a host to another, each given by its folder; by wall times of their own.
 pub(super) type Between = (Place, Both<usize>);

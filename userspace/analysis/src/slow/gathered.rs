@@ -17,11 +17,11 @@ use super::{
     activity::Activity, launches::Launches, longest_waits::RankWaits, shares::Shares, transits::Transits,
 };
 use crate::{
-    check::{place, users_line},
-    export::Who,
+    code_lines::{place, users_line},
     in_order::Firsts,
     iterations::Iterations,
     not_recorded::how_to_measure,
+    sources::Who,
 };
 
 /// Most launches of a communicator on one host that are kept.

@@ -12,7 +12,6 @@ use flow::{
     session::{Level, SessionReport},
 };
 
-use crate::slow::Offset;
 use recording::{
     format::{FOLDER, Item, Progress, Selection},
     rows::{Read, ReadPart, RecordedSession},
@@ -25,11 +24,18 @@ const MAX_FOLDERS: usize = 65_536;
 /// Most ranks that are taken out of a recording whose report has none.
 const MAX_RANKS: usize = 1 << 16;
 
+/// How far a clock is ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Offset {
+    pub(crate) ahead_ns: i64,
+    pub(crate) error_ns: u64,
+}
+
 /// A recording that was looked through, but not read.
 #[derive(Debug)]
 pub struct Source {
     pub path: PathBuf,
-    pub(super) session: SessionReport,
+    pub(crate) session: SessionReport,
     /// Times of the earliest and the latest record, by the source's own clock; `None` if it has no records.
     pub span_ns: Option<(u64, u64)>,
     /// Number of bytes that reading all of it takes.
@@ -38,7 +44,7 @@ pub struct Source {
     pub is_over: bool,
     /// The host by whose clock wall times are, and how far its own clock is ahead of that; `None`: they are
     /// by its own.
-    pub(super) clock: Option<(String, Offset)>,
+    pub(crate) clock: Option<(String, Offset)>,
 }
 
 impl Source {
@@ -114,7 +120,7 @@ impl Source {
 
     /// Returns the offset from its own clock to wall time by the clock of its host, which other programs there
     /// have.
-    pub(super) fn unix_offset_ns(&self) -> u64 {
+    pub(crate) fn unix_offset_ns(&self) -> u64 {
         self.session.clock.offset_ns
     }
 

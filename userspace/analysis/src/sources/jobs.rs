@@ -71,7 +71,7 @@ impl Jobs {
     }
 
     /// Returns the job of a process of a source.
-    pub(super) fn name(&self, source: usize, pid: u32) -> Option<&str> {
+    pub(crate) fn name(&self, source: usize, pid: u32) -> Option<&str> {
         self.names.get(&(source, pid)).map(String::as_str)
     }
 
@@ -88,7 +88,7 @@ impl Jobs {
 
     /// Returns the names of the jobs, if files that are named by the job's ranks cannot be of all of them:
     /// two have the same rank.
-    pub(super) fn apart(&self) -> Vec<String> {
+    pub(crate) fn apart(&self) -> Vec<String> {
         let mut seen = BTreeSet::new();
         let are_apart = self.ranks.values().flatten().all(|rank| seen.insert(*rank));
         if are_apart { Vec::new() } else { self.ranks.keys().cloned().collect() }
@@ -96,7 +96,7 @@ impl Jobs {
 }
 
 /// Returns the name of a job's folder.
-pub(super) fn folder(job: &str) -> String {
+pub(crate) fn folder(job: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let name: String = job.chars().map(|c| if is_plain(c) { c } else { '_' }).take(MAX_NAME).collect();
     let name = name.trim_start_matches('.');
