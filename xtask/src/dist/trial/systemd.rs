@@ -51,7 +51,7 @@ fn check_exposure(folder: &Path) -> Result<()> {
         analyse.args(["security", "--offline=true", &format!("--threshold={MOST_EXPOSURE}"), "--no-pager"]);
         match analyse.arg(format!("--root={}", folder.display())).arg(unit).output() {
             Ok(said) if said.status.success() => {
-                eprintln!("systemd's exposure of {unit}: {MOST_EXPOSURE} at most");
+                eprintln!("systemd's exposure of {unit}: {:.1} at most", f64::from(MOST_EXPOSURE) / 10.0);
             }
             Ok(said) => bail!("{unit} lets more happen: {}", String::from_utf8_lossy(&said.stdout)),
             Err(_) => eprintln!("there is no systemd-analyze: the exposure of {unit} is not known"),
