@@ -104,7 +104,9 @@ impl Graphs {
     /// Returns about how many bytes of memory graphs take.
     pub(super) fn held_bytes(&self) -> usize {
         let planned: usize = self.planned.values().map(Vec::len).sum();
-        let objects = self.captures.len() + self.execs.len() + self.destroyed.len() + self.pending.len();
+        let tied: usize = self.tied.values().map(VecDeque::len).sum();
+        let objects =
+            self.captures.len() + self.execs.len() + self.destroyed.len() + self.pending.len() + tied;
         (self.kept.load(Ordering::Relaxed) + planned) * RECORD_BYTES
             + (objects + self.tied.len() + self.capturing.len()) * WORDS_BYTES
     }
