@@ -17,6 +17,13 @@ use crate::{
 /// Folder of databases, as deny.toml has it.
 const DATABASES: &str = "target/advisory-databases";
 
+/// Where the database is, as deny.toml has it.
+const DATABASE: &str = "https://github.com/rustsec/advisory-db";
+
+/// Commit of the database that decides, so that one tree passes or fails alike on each day. Of 2026-08-21; raised with
+/// each release.
+const PINNED: &str = "bf5c0d245a92671908518d7e765914d437954ed6";
+
 /// Version of cargo-deny that is fetched where there is none: its checks change from one to the next.
 const VERSION: &str = "0.20.2";
 
@@ -35,6 +42,9 @@ pub(crate) struct Args {
     /// Use this program instead of the one that is installed or fetched
     #[arg(long, value_name = "FILE")]
     cargo_deny: Option<PathBuf>,
+    /// Fetch RustSec's database from here: a mirror, or a clone on this machine; fail where it cannot be had
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -54,24 +64,34 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !failed.is_empty() {
         bail!("deny.toml does not allow what {} resolves to; see above", failed.join(" and "));
     }
-    advisories(&program)
+    advisories(&program, args)
 }
 
-/// Checks for known faults. Without a network an older copy of the database serves; without any, it is said
-/// that nothing was checked, which is no failure: a host without a network could else check nothing.
-fn advisories(program: &Path) -> Result<()> {
+/// Checks for known faults: those of the pinned database fail, those that became known since are told. Without a
+/// network a copy from before serves; without any, it is said that nothing was checked, which is no failure unless it
+/// is asked for: a host without a network could else check nothing.
+fn advisories(program: &Path, args: &Args) -> Result<()> {
     let root = repository::root();
     let deny = |arguments: &[&str]| {
         let mut deny = Command::new(program);
         deny.args(["--log-level", "error", "--locked", "--manifest-path", "Cargo.toml"]).args(arguments);
+        if let Some(place) = &args.database {
+            // Git's own way to name a mirror, for this process alone.
+            deny.env("GIT_CONFIG_COUNT", "1");
+            deny.env("GIT_CONFIG_KEY_0", format!("url.{place}.insteadOf"));
+            deny.env("GIT_CONFIG_VALUE_0", DATABASE);
+        }
         deny.current_dir(&root);
         deny
     };
     let is_new = deny(&["fetch", "db"]).output().is_ok_and(|fetched| fetched.status.success());
     let Some(database) = database(&root.join(DATABASES)) else {
-        say(
-            "!! KNOWN FAULTS OF CRATES WERE NOT CHECKED: RustSec's database cannot be fetched, and no copy is here",
-        );
+        let what = "KNOWN FAULTS OF CRATES WERE NOT CHECKED: RustSec's database cannot be fetched, and no copy is \
+                    here; `cargo xtask verify deny --database URL` takes a mirror or a clone";
+        if args.database.is_some() {
+            bail!("{what}");
+        }
+        say(&format!("!! {what}"));
         return Ok(());
     };
     let git = |arguments: &[&str]| {
@@ -79,12 +99,37 @@ fn advisories(program: &Path) -> Result<()> {
         git.arg("-C").arg(&database).args(arguments);
         tool::output(&mut git).map(|said| String::from_utf8_lossy(&said).trim().to_owned())
     };
-    let state =
-        git(&["log", "-1", "--format=commit %h of %cs, %cr"]).unwrap_or_else(|_| "of unknown age".to_owned());
-    let how = if is_new { "fetched now" } else { "!! NOT FETCHED NOW, an older copy" };
-    say(&format!("known faults of crates, by RustSec's database ({state}; {how})"));
-    let status = deny(&["--offline", "check", "advisories"]).status().context("starting cargo-deny")?;
-    if !status.success() {
+    let check = || deny(&["--offline", "check", "advisories"]).status().context("starting cargo-deny");
+    let tell = |how: &str| {
+        let state = git(&["log", "-1", "--format=commit %h of %cs, %cr"]);
+        let state = state.unwrap_or_else(|_| "of unknown age".to_owned());
+        say(&format!("known faults of crates, by RustSec's database ({state}; {how})"));
+    };
+    tell(if is_new { "fetched now" } else { "!! NOT FETCHED NOW, an older copy" });
+    let is_clean = check()?.success();
+    let newest = git(&["rev-parse", "HEAD"])?;
+    // Clones of it have no history.
+    let from = args.database.as_deref().unwrap_or(DATABASE);
+    let has_pinned = || {
+        git(&["cat-file", "-e", PINNED]).is_ok()
+            || git(&["fetch", "--quiet", "--depth", "1", from, PINNED]).is_ok()
+    };
+    let passes = if newest == PINNED {
+        is_clean
+    } else if has_pinned() {
+        git(&["checkout", "--quiet", "--detach", PINNED])?;
+        tell("pinned: it decides");
+        let pinned = check();
+        git(&["checkout", "--quiet", "--detach", &newest])?;
+        if !is_clean {
+            say("!! FAULTS OF CRATES BECAME KNOWN since the pinned database; see above");
+        }
+        pinned?.success()
+    } else {
+        tell("!! the pinned commit cannot be had: this one decides");
+        is_clean
+    };
+    if !passes {
         bail!("crates of the program have known faults; see above");
     }
     Ok(())
