@@ -37,6 +37,7 @@ mod python;
 mod rank_gpu;
 mod rank_report;
 mod ras_peers;
+mod search;
 mod set_up;
 mod store_wait;
 mod tcp;
@@ -124,6 +125,9 @@ pub struct Progress<'p> {
     pub scan: &'p ScanProgress,
 }
 
+/// Told of progress, by some threads in turn.
+pub type OnProgress<'p> = dyn FnMut(&Progress<'_>) + Send + 'p;
+
 #[derive(Clone, Debug)]
 pub struct DumpOptions {
     /// Time between two readings.
@@ -142,33 +146,25 @@ pub struct DumpOptions {
 /// # Errors
 /// None of the processes is there. A process that cannot be read, or that exits meanwhile, is named in the
 /// report.
-pub fn dump(
-    choice: &Choice,
-    options: &DumpOptions,
-    progress: &mut dyn FnMut(&Progress<'_>),
-) -> Result<DumpReport> {
+pub fn dump(choice: &Choice, options: &DumpOptions, progress: &mut OnProgress<'_>) -> Result<DumpReport> {
     let Chosen { processes, refused, denied } = chosen(choice)?;
     // Loading NVML takes a moment; the search goes on meanwhile.
     let mut gpus = GpuWatch::start();
     let ports = PortWatch::start();
-    let mut targets = process::find(processes.into_iter().map(|process| (process, None)), options, progress);
+    let mut targets = search::find(processes.into_iter().map(|process| (process, None)), options, progress);
     some_at_once(targets.iter_mut(), &process::Target::find_callers);
     let runtimes = python::Runtimes::default();
-    let mut histories = Vec::new();
+    let mut histories = None;
     // What takes its time is looked at between the first readings, when there is nothing else to do. A job that
     // moves has no others.
-    let mut readings = take_readings(&mut targets, options, &mut gpus, &mut |targets, readings| {
-        if readings == 1 {
-            histories = look_between(targets, options, &runtimes);
+    let readings = take_readings(&mut targets, options, &mut gpus, &mut |targets| {
+        if histories.is_some() {
+            return false;
         }
+        histories = Some(look_between(targets, options, &runtimes));
+        search::find_unlisted(targets, options, progress)
     });
-    let mut has_more = false;
-    for target in targets.iter_mut().filter(|target| target.may_lack_one()) {
-        has_more |= target.search_all(options, progress);
-    }
-    if has_more {
-        readings = take_readings(&mut targets, options, &mut gpus, &mut |_, _| {});
-    }
+    let histories = histories.unwrap_or_default();
     let mut ranks = motion::over(readings);
     for target in &mut targets {
         let activity = activity::over(&target.samples);
@@ -223,12 +219,12 @@ pub fn dump(
 }
 
 /// Reads all processes until something has moved everywhere, or long enough to say that nothing does.
-/// `between` is called before the next reading, with the number of those that were taken.
+/// `between` is called before the next reading. If it has found further communicators, the readings begin anew.
 fn take_readings(
     targets: &mut [process::Target],
     options: &DumpOptions,
     gpus: &mut GpuWatch,
-    between: &mut dyn FnMut(&mut [process::Target], usize),
+    between: &mut dyn FnMut(&mut [process::Target]) -> bool,
 ) -> Vec<motion::Reading> {
     let mut readings = Vec::new();
     loop {
@@ -243,8 +239,11 @@ fn take_readings(
         if is_last || readings.len() >= MAX_READINGS || (readings.len() > 1 && motion::all_moved(&readings)) {
             return readings;
         }
-        between(targets, readings.len());
-        thread::sleep(options.interval.saturating_sub(at.elapsed()));
+        if between(targets) {
+            readings.clear();
+        } else {
+            thread::sleep(options.interval.saturating_sub(at.elapsed()));
+        }
     }
 }
 
@@ -291,7 +290,7 @@ pub fn survey(
     targets: impl Iterator<Item = (Process, Option<Vec<MappedLibrary>>)>,
     limits: ScanLimits,
     debug_files: &DebugFiles,
-    progress: &mut dyn FnMut(&Progress<'_>),
+    progress: &mut OnProgress<'_>,
 ) -> (Vec<ProcessReport>, Vec<RankReport>) {
     let options = DumpOptions {
         interval: Duration::ZERO,
@@ -300,7 +299,7 @@ pub fn survey(
         debug_files: debug_files.clone(),
         stacks: false,
     };
-    let mut targets = process::find(targets, &options, progress);
+    let mut targets = search::find(targets, &options, progress);
     let mut ranks = targets.iter_mut().flat_map(process::Target::read).collect();
     copies::leave_out(&mut targets, &mut ranks);
     for target in &mut targets {

@@ -3,9 +3,8 @@
 use inspect::{
     adapters::Port,
     gpu::{bus_id, number_on_host},
-    host::host_name,
-    memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanReport},
-    process::{Description, MappedLibrary, Process, Tenant, age_seconds, maps::Mapping},
+    memory::{AddressSpace, Memory, ReadError},
+    process::{Process, Tenant, age_seconds},
     resolver,
     threads::{self, Names, NativeNames, Sampler},
 };
@@ -19,19 +18,18 @@ use torch_history::told_rank;
 use anyhow::Result;
 
 use super::{
-    AbsentRank, DumpOptions, OpReport, Owner, ProcessReport, ProcessState, Progress, ProxyListState,
-    ProxyReport, PythonReport, RankReport,
+    AbsentRank, OpReport, ProcessReport, ProcessState, ProxyListState, ProxyReport, PythonReport, RankReport,
     absent::LiveProcesses,
     activity::Sample,
     budget::Budget,
     communicator::{self, Communicator},
     connections::Peers,
-    libraries::{Layout, Libraries},
+    libraries::Layout,
     places,
-    process_state::live_threads,
     proxy::{self, ProxyList, ProxyOp},
     pxn::OpForOther,
     python::{self, Runtimes},
+    search::makes_communicators,
     store_wait::{self, StoreWait},
     thread_roles::Roles,
 };
@@ -43,7 +41,7 @@ pub(super) struct Target {
     pub(super) report: ProcessReport,
     pub(super) found: Vec<Found>,
     /// Inodes of the NCCL libraries.
-    inodes: BTreeSet<u64>,
+    pub(super) inodes: BTreeSet<u64>,
     pub(super) tenant: Option<Tenant>,
     /// Start of the process, in ticks since the system was started.
     pub(super) started: Option<u64>,
@@ -59,20 +57,7 @@ pub(super) struct Target {
 pub(super) struct Found {
     pub(super) layout: Arc<Layout>,
     pub(super) address: u64,
-    comm_hash: String,
-}
-
-/// Finds the communicators of processes, by their NCCL libraries: those given, or those that a process is
-/// found to have. Errors are part of the reports.
-pub(super) fn find(
-    processes: impl Iterator<Item = (Process, Option<Vec<MappedLibrary>>)>,
-    options: &DumpOptions,
-    progress: &mut dyn FnMut(&Progress<'_>),
-) -> Vec<Target> {
-    let mut libraries = Libraries::new(options.debug_files.clone());
-    processes
-        .map(|(process, files)| Target::find(process, files, &mut libraries, options, progress))
-        .collect()
+    pub(super) comm_hash: String,
 }
 
 impl Target {
@@ -89,134 +74,6 @@ impl Target {
             samples: Vec::new(),
             roles: None,
         }
-    }
-
-    pub(super) fn find(
-        process: Process,
-        files: Option<Vec<MappedLibrary>>,
-        libraries: &mut Libraries,
-        options: &DumpOptions,
-        progress: &mut dyn FnMut(&Progress<'_>),
-    ) -> Self {
-        let process = process.by_live_thread();
-        let description = Description::read(&process, &libraries.users, &[]);
-        let tenant = Tenant::of(&description);
-        let report = ProcessReport {
-            host: host_name(),
-            pid: process.pid(),
-            name: process.name().to_owned(),
-            state: ProcessState::read(&process),
-            owner: Some(Owner::read(&process, description)),
-            first_thread_ended: process.has_lost_its_first_thread().then(|| live_threads(&process)),
-            ..ProcessReport::default()
-        };
-        let mut target = Self::new(process, report);
-        (target.tenant, target.started) = (Some(tenant), target.process.started());
-        if target.report.state == ProcessState::Exited {
-            let pid = target.report.pid;
-            target.report.error =
-                Some(format!("process {pid} has exited, and its parent has not waited for it"));
-        } else if let Err(error) = target.search(files, libraries, options, progress) {
-            target.report.error = Some(format!("{error:#}"));
-        }
-        target
-    }
-
-    /// Tells whether a thread is making a communicator that the list of the library need not have yet. Call
-    /// after [`Self::look_at_threads`].
-    pub(super) fn may_lack_one(&self) -> bool {
-        let is_listed = self.report.scan.as_ref().is_some_and(|scan| scan.ended_by == Some(ScanEnd::Listed));
-        is_listed && self.report.calls().any(|(_, call)| makes_communicators(call))
-    }
-
-    /// Searches the memory for communicators that the list of the library lacks, and tells whether there are
-    /// any.
-    pub(super) fn search_all(
-        &mut self,
-        options: &DumpOptions,
-        progress: &mut dyn FnMut(&Progress<'_>),
-    ) -> bool {
-        let Ok(space) = AddressSpace::read(&self.process) else { return false };
-        let before = self.found.len();
-        let mut seen = BTreeSet::new();
-        let layouts = self.found.iter().map(|found| Arc::clone(&found.layout));
-        let layouts: Vec<Arc<Layout>> = layouts.filter(|layout| seen.insert(layout.library)).collect();
-        for layout in layouts {
-            let searched = self.scan(&layout, &space, options, false, progress);
-            let Ok((found, scan)) = searched else { continue };
-            self.add(found, scan, &layout);
-        }
-        self.found.len() > before
-    }
-
-    /// Adds the communicators that a search has found by the layout of a library. One that is known by that of
-    /// another library, which the process has as well, is of the library that has its network plugin.
-    pub(super) fn add(&mut self, found: Vec<Communicator>, scan: ScanReport, layout: &Arc<Layout>) {
-        self.report.scan = Some(scan);
-        let mut mappings = None;
-        for comm in found {
-            let RankReport { address, comm_hash, .. } = comm.report;
-            let new = Found { layout: Arc::clone(layout), address, comm_hash };
-            match self.found.iter().position(|known| known.address == address) {
-                None => self.found.push(new),
-                Some(known) if Arc::ptr_eq(&self.found[known].layout, layout) => {}
-                Some(known) => {
-                    let mappings = mappings
-                        .get_or_insert_with(|| resolver::maps(self.process.pid()).unwrap_or_default());
-                    if self.has_made(layout, address, mappings) {
-                        self.found[known] = new;
-                    }
-                }
-            }
-        }
-        self.report.communicators = self.found.len();
-    }
-
-    /// Tells whether the library of a layout is known to have made a communicator.
-    fn has_made(&self, layout: &Layout, comm: u64, mappings: &[Mapping]) -> bool {
-        let plugin_in = layout.nics.file_of_plugin(Memory::new(&self.process), mappings, comm);
-        layout.library.is_some_and(|library| plugin_in == Some(library.inode))
-    }
-
-    fn scan(
-        &self,
-        layout: &Layout,
-        space: &AddressSpace,
-        options: &DumpOptions,
-        first_only: bool,
-        progress: &mut dyn FnMut(&Progress<'_>),
-    ) -> Result<(Vec<Communicator>, ScanReport), ReadError> {
-        let process = &self.process;
-        let progress = &mut |scan: &_| progress(&Progress { process, scan });
-        communicator::find(Memory::new(process), &layout.comm, space, options.limits, first_only, progress)
-    }
-
-    fn search(
-        &mut self,
-        files: Option<Vec<MappedLibrary>>,
-        libraries: &mut Libraries,
-        options: &DumpOptions,
-        progress: &mut dyn FnMut(&Progress<'_>),
-    ) -> Result<()> {
-        let space = AddressSpace::read(&self.process)?;
-        let files = files.map_or_else(|| resolver::libraries(&self.process, None), Ok)?;
-        for file in &files {
-            self.inodes.insert(file.id.inode);
-            let (report, layout) = libraries.resolve(file);
-            self.report.libraries.push(report);
-            let Some(layout) = layout else { continue };
-            let listed =
-                layout.own_list.and_then(|list| list.read(&self.process, file, &layout.comm, &space));
-            let (found, scan) = match listed {
-                Some((found, scan, left_out)) => {
-                    self.report.error = self.report.error.take().or(left_out);
-                    (found, scan)
-                }
-                None => self.scan(&layout, &space, options, options.first_only, progress)?,
-            };
-            self.add(found, scan, &layout);
-        }
-        Ok(())
     }
 
     /// Returns the ranks of this rank's communicator that are not among `known`, with their places.
@@ -487,12 +344,4 @@ pub(super) fn look_at_stores(targets: &mut [Target]) {
             target.report.store_connections = store_wait::connections(&target.process, &ports);
         }
     }
-}
-
-/// Tells whether a call does not return before a communicator is made. (The end of a group may make one, too;
-/// but most often it waits for something else, and a search of a large process takes seconds.)
-fn makes_communicators(call: &str) -> bool {
-    ["ncclCommInit", "ncclCommSplit", "ncclCommShrink", "ncclCommGrow"]
-        .iter()
-        .any(|name| call.starts_with(name))
 }

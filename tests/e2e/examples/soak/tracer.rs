@@ -11,7 +11,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use ncclflow_e2e::harness::{processes::resident_bytes, rows::are_traced, thread_sleeps::thread_sleeps};
+use ncclflow_e2e::harness::{
+    processes::{anonymous_bytes, resident_bytes},
+    rows::are_traced,
+    thread_sleeps::thread_sleeps,
+};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde_json::Value;
 
@@ -136,6 +140,16 @@ impl Tracer {
     /// Bytes of memory that it has, of its own and of files.
     pub(crate) fn resident(&self) -> u64 {
         resident_bytes(self.pid())
+    }
+
+    /// Of these, its own.
+    pub(crate) fn anonymous(&self) -> u64 {
+        anonymous_bytes(self.pid())
+    }
+
+    /// Bytes of its program's file, which can be resident and are nobody's growth.
+    pub(crate) fn program_size(&self) -> u64 {
+        fs::metadata(format!("/proc/{}/exe", self.pid())).map_or(0, |about| about.len())
     }
 
     /// How often its threads went to sleep, which is how often they were woken.

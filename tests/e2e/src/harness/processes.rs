@@ -11,7 +11,16 @@ pub fn status_field(pid: u32, name: &str) -> Option<String> {
 
 /// Bytes of memory that it has, of its own and of files; 0 if it is gone.
 pub fn resident_bytes(pid: u32) -> u64 {
-    let kib = status_field(pid, "VmRSS").and_then(|field| field.split(' ').next()?.parse::<u64>().ok());
+    bytes(pid, "VmRSS")
+}
+
+/// Bytes of memory that are the process's own, and no pages of files (`RssAnon` of proc_pid_status(5)).
+pub fn anonymous_bytes(pid: u32) -> u64 {
+    bytes(pid, "RssAnon")
+}
+
+fn bytes(pid: u32, field: &str) -> u64 {
+    let kib = status_field(pid, field).and_then(|field| field.split(' ').next()?.parse::<u64>().ok());
     kib.unwrap_or(0) << 10
 }
 

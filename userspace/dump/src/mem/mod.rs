@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::read::MemLayout;
 use self::read::Seen;
 pub use self::text::render;
-use super::{Choice, Chosen, DumpOptions, Progress, RankReport, chosen, copies, process};
+use super::{Choice, Chosen, DumpOptions, OnProgress, RankReport, chosen, copies, process, search};
 
 /// Time that the GPUs' driver may take.
 const GPU_PATIENCE: Duration = Duration::from_secs(3);
@@ -139,15 +139,11 @@ pub struct MemReport {
 ///
 /// # Errors
 /// None of the processes is there.
-pub fn mem(
-    choice: &Choice,
-    options: &DumpOptions,
-    progress: &mut dyn FnMut(&Progress<'_>),
-) -> Result<MemReport> {
+pub fn mem(choice: &Choice, options: &DumpOptions, progress: &mut OnProgress<'_>) -> Result<MemReport> {
     let Chosen { processes, refused, denied } = chosen(choice)?;
     let mut gpus = GpuWatch::start();
     gpus.ask();
-    let mut targets = process::find(processes.into_iter().map(|process| (process, None)), options, progress);
+    let mut targets = search::find(processes.into_iter().map(|process| (process, None)), options, progress);
     let mut ranks: Vec<RankReport> = targets.iter_mut().flat_map(process::Target::read).collect();
     copies::leave_out(&mut targets, &mut ranks);
     let GpuSurvey { readings, missing } = gpus.finish(GPU_PATIENCE);

@@ -17,7 +17,7 @@ pub use launches::{LaunchCounter, Launches, Movement};
 pub use table::render;
 
 use self::launches::Looks;
-use crate::{Progress, RankReport, survey};
+use crate::{OnProgress, RankReport, survey};
 use flow::identity::{JobMember, JobVariable, job_names};
 use inspect::{
     clock::now_ns,
@@ -100,7 +100,7 @@ impl Lister {
     ///
     /// # Errors
     /// When `/proc` cannot be listed.
-    pub fn list(&mut self, progress: &mut dyn FnMut(&Progress<'_>)) -> Result<PsReport> {
+    pub fn list(&mut self, progress: &mut OnProgress<'_>) -> Result<PsReport> {
         let mut report = PsReport {
             schema: PS_SCHEMA,
             host: host_name(),
@@ -205,7 +205,7 @@ impl Lister {
         &mut self,
         report: &mut PsReport,
         to_scan: Vec<(usize, Process, Vec<MappedLibrary>)>,
-        progress: &mut dyn FnMut(&Progress<'_>),
+        progress: &mut OnProgress<'_>,
     ) {
         let (whose, targets): (Vec<_>, Vec<_>) = to_scan
             .into_iter()

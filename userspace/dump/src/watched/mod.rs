@@ -70,7 +70,7 @@ impl Finder {
         }
         let (mut targets, mut ranks) = (Vec::new(), Vec::new());
         for (process, files) in processes.into_iter().take_while(|_| Instant::now() < until) {
-            let mut target = Target::find(process, files, &mut self.libraries, &options, &mut |_| {});
+            let mut target = Target::find(process, files, &mut self.libraries, &options);
             ranks.extend(target.read());
             targets.push(target);
         }
