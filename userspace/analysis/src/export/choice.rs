@@ -5,7 +5,8 @@ use std::{ops::RangeInclusive, str::FromStr};
 
 use anyhow::{Result, bail};
 
-use super::{moment::Moment, source::Source};
+use super::moment::Moment;
+use crate::sources::Source;
 
 /// Choice of rows. At least one value of each kind that is given must match; a kind without values chooses
 /// all.

@@ -22,9 +22,9 @@ use serde::Serialize;
 use super::{
     bounded::get_or_make,
     run::Exported,
-    source::Source,
     view::{Row, View, ViewOptions, ensure_ops},
 };
+use crate::sources::Source;
 use recording::sinks::{JsonLinesFile, OutputDir, Share};
 
 /// Most ranks with files: two open files each.

@@ -10,7 +10,7 @@ use flow::{
 };
 use recording::sinks::Sink;
 
-use super::source::Source;
+use crate::sources::Source;
 use crate::{
     check::{Claims, FolderFacts, Gather, ReadingProgress, read_sources},
     not_recorded::how_to_measure,

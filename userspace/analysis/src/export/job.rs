@@ -7,10 +7,9 @@ use flow::schema::RankKey;
 
 use super::{
     job_ranks::{JobRank, MAX_MEMBERS, job_ranks, members},
-    source::Source,
     view::listed,
-    who::Who,
 };
+use crate::sources::{Source, Who};
 
 /// A rank of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]

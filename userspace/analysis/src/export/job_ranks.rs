@@ -8,8 +8,9 @@ use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
 
-use super::source::Source;
 use recording::sinks::Sink;
+
+use crate::sources::Source;
 
 /// A rank in a job, and how it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

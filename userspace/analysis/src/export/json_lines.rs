@@ -6,9 +6,9 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{
     run::Exported,
-    source::Source,
     view::{Row, View},
 };
+use crate::sources::Source;
 use recording::sinks::{Layout, LineFiles, OutputDir, Share, Sink as _};
 
 #[derive(Debug)]

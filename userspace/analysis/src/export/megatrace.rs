@@ -20,9 +20,9 @@ use super::{
     bounded::get_or_make,
     job_ranks::{JobRank, job_ranks, members},
     run::Exported,
-    source::Source,
     view::{Row, View, listed},
 };
+use crate::sources::Source;
 use recording::sinks::{JsonLinesFile, OutputDir};
 
 /// Most processes with files.

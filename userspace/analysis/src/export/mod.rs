@@ -4,7 +4,7 @@
 //! A new format is a file here with a type that implements [`View`], and in this file its `mod` line, and a
 //! variant of [`Format`] with its line in [`Format::open`].
 //!
-//! Rows come from each source in turn ([`source`]), through the same pipeline as live records. Rows that are
+//! Rows come from each source in turn ([`Source`]), through the same pipeline as live records. Rows that are
 //! not asked for are left out ([`choice`]); where two sources have the same rank, the second gets a place of
 //! its own ([`ranks`]); the rest goes to the view.
 
@@ -40,8 +40,6 @@ pub use run::{ExportOptions, Exported, SourceReport, export};
 pub use stacks::trace::Progress as ExportProgress;
 pub use view::{InspectorVersion, ViewOptions};
 pub(crate) use view::{Row, View, Wanted};
-
-use crate::sources::{call_numbers, jobs, source, who};
 
 use std::path::Path;
 

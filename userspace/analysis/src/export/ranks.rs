@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use flow::schema::RankKey;
 use serde::Serialize;
 
-use super::source::Source;
+use crate::sources::Source;
 
 /// A rank that two sources have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use flow::text::name_ranks;
 
-use super::{source::Source, view::listed};
+use super::view::listed;
+use crate::sources::Source;
 
 /// Most communicators and processes that are named.
 const MAX_NAMED: usize = 8;

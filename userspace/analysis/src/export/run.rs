@@ -18,13 +18,12 @@ use super::{
     choice::{Choice, SourceChoice},
     chosen_rows::{ChosenRows, Exporting, RowCounts},
     host_clocks::HostClocks,
-    jobs::{self, Jobs},
     ranks::TwiceReport,
     recorded::recorded,
-    source::{Source, sources},
     view::{View, ViewOptions},
 };
 use crate::slow::{HostClock, Offset};
+use crate::sources::{Jobs, Source, jobs, sources};
 use flow::text::joined;
 use recording::{
     format::{Damage, Selection},

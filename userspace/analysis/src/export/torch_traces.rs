@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use anyhow::{Result, bail, ensure};
 
-use super::source::Source;
+use crate::sources::Source;
 
 /// What a trace says of itself.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,8 @@ use flow::{
     text::joined,
 };
 
-use super::{run::Exported, source::Source};
+use super::run::Exported;
+use crate::sources::Source;
 
 /// Forms of NCCL Inspector's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-pub(crate) use crate::sources::source::Offset;
+pub(crate) use crate::sources::Offset;
 
 use super::{
     gathered::Gathered,

@@ -41,10 +41,10 @@ use self::{
 use super::{
     job::Job,
     run::{Exported, write_json},
-    source::Source,
     torch_traces::{self, TorchTrace},
     view::{Row, View, Wanted},
 };
+use crate::sources::Source;
 use recording::sinks::OutputDir;
 
 /// Most nodes, and ends of chains, that are kept of all ranks.

@@ -6,7 +6,8 @@ use anyhow::{Result, bail};
 use flow::schema::{RankKey, comm_hash_name};
 
 use super::{CommGroup, CommRank, FlightRecorder, MAX_GROUPS, MAX_MEMBERS, MAX_RANKS};
-use crate::export::{bounded::get_or_make, call_numbers::CallNumbers};
+use crate::export::bounded::get_or_make;
+use crate::sources::CallNumbers;
 use torch::flight_recorder::{GlobalRanks, Places, ProcessGroup};
 
 impl FlightRecorder {

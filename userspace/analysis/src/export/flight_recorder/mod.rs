@@ -34,12 +34,11 @@ use self::{
 };
 use super::{
     bounded::get_or_make,
-    call_numbers::CallNumbers,
     job::{Job, check_owner},
     run::Exported,
-    source::Source,
     view::{Row, View, Wanted},
 };
+use crate::sources::{CallNumbers, Source};
 use torch::flight_recorder::{Entry, Function, GroupStatus, Places, ProcessGroup};
 
 /// Most ranks of the job, each with a file.

@@ -27,10 +27,9 @@ use self::records::{OpRecord, ProxyStep, rank_header};
 use super::{
     bounded::get_or_make,
     run::Exported,
-    source::Source,
     view::{InspectorVersion, Row, View, ensure_ops},
-    who::Who,
 };
+use crate::sources::{Source, Who};
 use recording::sinks::{NewFile, OutputDir, host_in_names};
 
 /// Most processes with files.

@@ -8,12 +8,12 @@ use recording::sinks::OutputDir;
 use super::{
     super::{
         run::Exported,
-        source::Source,
         view::{Row, View, Wanted},
     },
     partition::Counts,
     tables::{Formats, ParquetTables, formats},
 };
+use crate::sources::Source;
 
 #[derive(Debug)]
 pub(in crate::export) struct Parquet {

@@ -41,10 +41,9 @@ use self::{
 };
 use super::{
     run::Exported,
-    source::Source,
     view::{Row, View, Wanted},
-    who::Who,
 };
+use crate::sources::{Source, Who};
 
 /// Most planned ops of a rank that are known to be drawn: the rows of an op's channels do not always come in
 /// succession.

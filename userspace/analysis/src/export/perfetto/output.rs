@@ -17,10 +17,8 @@ use serde_json::{Value, json};
 use recording::sinks::NewFile;
 use stacks::trace::{self, About, TraceFile};
 
-use crate::export::{
-    source::Source,
-    torch_traces::{self, TorchTrace},
-};
+use crate::export::torch_traces::{self, TorchTrace};
+use crate::sources::Source;
 
 /// Name of our own trace in an archive.
 const OWN: &str = "ncclflow.pftrace";

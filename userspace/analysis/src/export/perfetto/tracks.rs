@@ -15,7 +15,7 @@ use super::{
     },
     trace_file::TraceFile,
 };
-use crate::export::who::Who;
+use crate::sources::Who;
 
 /// Most tracks of a trace. A job of thousands of ranks has some 100,000; a viewer shows nothing beyond that.
 const MAX_TRACKS: usize = 1 << 18;
