@@ -1,6 +1,9 @@
 //! `session.json`: targets, quality of the trace, and losses.
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    io::{self, Write as _},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +16,9 @@ use crate::{
     model::{ModelCounters, Sampling, counters::counters},
     schema::{ClockReport, CommunicatorReport, CpuReport, Gap, LossReport, named::named},
 };
+
+/// Bytes of the text of a report that are written at once.
+const PIECE: usize = 64 << 10;
 
 /// Most windows that are listed in the report of their recording.
 const MAX_WINDOWS: usize = 1000;
@@ -224,11 +230,22 @@ impl SessionReport {
         report
     }
 
-    /// Writes the text of `session.json`.
+    /// Returns the text of `session.json`.
     ///
     /// # Errors
     /// None that a report can cause.
     pub fn to_text(&self) -> serde_json::Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// Writes the text of `session.json`. It can be megabytes, and is written again and again: it is never held whole.
+    ///
+    /// # Errors
+    /// Those of `to`.
+    pub fn write_to(&self, to: impl io::Write) -> io::Result<()> {
+        let mut to = io::BufWriter::with_capacity(PIECE, to);
+        serde_json::to_writer_pretty(&mut to, self)?;
+        to.write_all(b"\n")?;
+        to.flush()
     }
 }

@@ -20,10 +20,7 @@ const MAX_SESSION: u64 = 64 << 20;
 /// Writes `session.json`, in the place of an earlier one. Where the folder's limit leaves no room for all of
 /// it, lists of gaps and CPUs are left out.
 pub fn write_session(dir: &OutputDir, report: &SessionReport) -> io::Result<()> {
-    let write = |report: &SessionReport| {
-        let text = report.to_text()?;
-        dir.replace_file(Share::Report, NAME, |file| file.write_all(text.as_bytes()))
-    };
+    let write = |report: &SessionReport| dir.replace_file(Share::Report, NAME, |file| report.write_to(file));
     match write(report) {
         Err(error) if is_over_max_size(&error) => write(&report.shortened()),
         written => written,
