@@ -194,6 +194,30 @@ pub(crate) fn torch_analyser() -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// Returns `$NCCLFLOW_HOOKS`: the folder with the files of other projects that `dist/integrations` hooks into,
+/// fetched where it is not there, or is not of the versions that are named now. A failure is printed, and the
+/// tests that need it are skipped or fail.
+pub(crate) fn hooks() -> Result<PathBuf> {
+    let script = repository::root().join("tests/integrations/fetch_hooks.py");
+    let version = nccl::sha256(&script)?;
+    let folder = programs::target_folder()?.join("hooks");
+    let note = folder.join("fetched-by");
+    if fs::read_to_string(&note).is_ok_and(|fetched| fetched == version) {
+        return Ok(folder);
+    }
+    say(&format!("fetching other projects' watchdogs into {}", folder.display()));
+    // Of other versions nothing may be left.
+    let _ = fs::remove_dir_all(&folder);
+    match retried(|| do_or_fail(Command::new("python3").arg(&script).arg(&folder))) {
+        Ok(()) => fs::write(&note, version).context("noting what was fetched")?,
+        Err(error) => {
+            let _ = fs::remove_dir_all(&folder);
+            say(&format!("{error:#}: tests that need other projects' watchdogs are skipped"));
+        }
+    }
+    Ok(folder)
+}
+
 /// Debian's package that has promtool, which checks rules for Prometheus. Installing it would start a server.
 const PROMETHEUS: &str = "prometheus";
 

@@ -93,7 +93,7 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
         let building = scope.spawn(|| programs::build_all().and_then(|_| programs::build_tests()));
         (fetch(), building.join())
     });
-    let Fetched { python_path, pythons, torch_analyser, inspector_exporter, promtool } = fetched?;
+    let Fetched { python_path, pythons, torch_analyser, hooks, inspector_exporter, promtool } = fetched?;
     built.map_err(|_| anyhow!("building the tests panicked"))??;
     times.push(("to fetch what tests need, and to build them".to_owned(), begun.elapsed()));
     println!("running the tests; required: {require}");
@@ -113,6 +113,7 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
             .env("NCCLFLOW_PYTHONS", &pythons)
             .env("NCCLFLOW_BED_GIVES_WAY", "1")
             .env("NCCLFLOW_TORCH_ANALYSER", &torch_analyser)
+            .env("NCCLFLOW_HOOKS", &hooks)
             .env("NCCLFLOW_INSPECTOR_EXPORTER", &inspector_exporter)
             .env("NCCLFLOW_PROMTOOL", &promtool);
         command
@@ -146,6 +147,7 @@ struct Fetched {
     python_path: OsString,
     pythons: OsString,
     torch_analyser: PathBuf,
+    hooks: PathBuf,
     inspector_exporter: PathBuf,
     promtool: PathBuf,
 }
@@ -154,12 +156,13 @@ fn fetch() -> Result<Fetched> {
     let python_path = prerequisites::python_path(&[])?;
     let pythons = pythons::pythons()?;
     let torch_analyser = prerequisites::torch_analyser()?;
+    let hooks = prerequisites::hooks()?;
     let inspector_exporter = prerequisites::inspector_exporter()?;
     let promtool = prerequisites::promtool()?;
     for version in nccl::tested_versions() {
         nccl::library_path(version)?;
     }
-    Ok(Fetched { python_path, pythons, torch_analyser, inspector_exporter, promtool })
+    Ok(Fetched { python_path, pythons, torch_analyser, hooks, inspector_exporter, promtool })
 }
 
 /// Returns options by which cargo runs tests as root, if this is a user who may become it.

@@ -20,7 +20,7 @@ pub use cpu_time::cpu_time;
 pub use heartbeat::Heartbeat;
 pub use libraries::{cache, is_long, libraries, nccl};
 pub use pythons::{Interpreter, interpreter, need_pythons, pythons};
-pub use readers::{has_browser, torch_analyser};
+pub use readers::{has_browser, hooks, torch_analyser};
 pub use skip::{need, root, skip, skip_always};
 pub use tool::tool;
 pub use torch_double::{TorchJob, torch_double};

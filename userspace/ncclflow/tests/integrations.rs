@@ -1,6 +1,7 @@
 //! `dist/integrations/ncclflow_dump.py`, which watchdogs call, with scripts in place of ncclflow: whatever
-//! that does, the watchdog goes on, in time. And the examples of docs/INTEGRATIONS.md, as they stand there, with scripts
-//! in place of what they call.
+//! that does, the watchdog goes on, in time. The examples beside it, with the real watchdogs of vLLM, SGLang, Ray and
+//! torchrun, less what these import. And the examples of docs/INTEGRATIONS.md, as they stand there, with scripts in
+//! place of what they call.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +14,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use test_support::{need, wait_until};
+use test_support::{hooks, need, wait_until};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/integrations");
 
@@ -187,5 +188,212 @@ fn a_watchdog_of_the_documentation_dumps_once_and_before_torch_ends_the_rank() {
     let line = "stuck: rank 2 (ncclflow exit code 3)\n";
     assert_eq!(said, format!("{line}{line}after 615.0\n"), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(text_of(folder.path(), "ncclflow.words"), "dump --json -p 7\ndump --json\n");
-    assert_eq!(fs::read_dir(folder.path().join("kept")).unwrap().count(), 2);
+    let kept = fs::read_dir(folder.path().join("kept")).unwrap().flatten();
+    assert_eq!(kept.filter(|entry| entry.path().extension().is_some_and(|end| end == "json")).count(), 2);
+}
+
+/// A run of one of the scripts in tests/integrations, which drive the real watchdogs of others. What they and the
+/// stand-in of ncclflow do is in `log`, in its order.
+struct Watched {
+    folder: tempfile::TempDir,
+    command: Command,
+}
+
+impl Watched {
+    /// Returns it for this script, with words; `None`: without the watchdogs, the test is skipped. `ncclflow` is
+    /// what stands in for it, if there is one.
+    fn new(script: &str, words: &[&str], ncclflow: Option<&str>) -> Option<Self> {
+        let hooks = hooks()?;
+        let mut programs = vec![("py-spy", "echo py-spy >> log"), ("sudo", "shift; exec \"$@\"")];
+        let ncclflow = ncclflow.map(|says| format!("echo \"ncclflow $*\" >> log; {says}"));
+        programs.extend(ncclflow.iter().map(|script| ("ncclflow", script.as_str())));
+        let folder = stand_ins(&programs);
+        let python = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+        let python = String::from_utf8(python.unwrap().stdout).unwrap();
+        let mut command = Command::new(python.trim());
+        let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/integrations");
+        command
+            .arg(Path::new(scripts).join(script))
+            .args(words)
+            .current_dir(folder.path())
+            // And no other folder: there may be an ncclflow on this machine.
+            .env("PATH", folder.path())
+            .env("PYTHONPATH", FOLDER)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("NCCLFLOW_HOOKS", hooks.canonicalize().unwrap())
+            .env("NCCLFLOW_TEST_LOG", folder.path().join("log"))
+            .env("NCCLFLOW_DUMP_FOLDER", folder.path().join("kept"))
+            .stdin(Stdio::null());
+        Some(Self { folder, command })
+    }
+
+    /// Runs it to its end; gives the log, and what the project's own log has.
+    fn run(&mut self) -> (String, String) {
+        let output = self.command.output().unwrap();
+        let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        (self.log(), said.concat())
+    }
+
+    fn log(&self) -> String {
+        text_of(self.folder.path(), "log")
+    }
+}
+
+/// What stands in for ncclflow: one that finds a rank, one that fails, none, and one that comes to no end.
+const NCCLFLOWS: [Option<&str>; 4] =
+    [Some(FINDS), Some("exit 1"), None, Some("exec /bin/sleep 600")];
+const FINDS: &str = r#"echo '{"schema": 1, "job": {"sentence": "stuck: rank 2"}}'; exit 3"#;
+
+/// Runs a script with each of them. `log`: what it is to be, with the lines of ncclflow.
+fn with_each(script: &str, words: &[&str], log: &[&str]) {
+    for ncclflow in NCCLFLOWS {
+        let Some(mut watched) = Watched::new(script, words, ncclflow) else { return };
+        let is_endless = ncclflow == NCCLFLOWS[3];
+        watched.command.env("NCCLFLOW_DUMP_SECONDS", if is_endless { "2" } else { "60" });
+        let begun = Instant::now();
+        let (found, said) = watched.run();
+        let found = found.replace(&watched.folder.path().display().to_string(), ".");
+        let is_expected = |line: &&&str| {
+            // Where there is no time left, nothing is put together.
+            (ncclflow.is_some() || !line.starts_with("ncclflow")) && !(is_endless && line.contains("--merge"))
+        };
+        let expected: Vec<&str> = log.iter().filter(is_expected).copied().collect();
+        let numbers = |line: &str| line.chars().filter(|letter| !letter.is_ascii_digit()).collect::<String>();
+        let same = |one: &str, other: &str| one == other || (one.contains("--merge") && numbers(one) == other);
+        assert!(
+            found.lines().count() == expected.len() && found.lines().zip(&expected).all(|(a, b)| same(a, b)),
+            "{script} {words:?} with {ncclflow:?}: {found:?}, not {expected:?}: {said}"
+        );
+        let told = if ncclflow == NCCLFLOWS[0] { "stuck: rank 2 (exit code 3)" } else { "ncclflow could not tell" };
+        let is_asked = log.iter().any(|line| line.starts_with("ncclflow"));
+        assert_eq!(said.contains(told), is_asked, "{script} {words:?}: {said}");
+        assert!(begun.elapsed() < Duration::from_secs(50), "{script}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn sglang_asks_before_its_watchdog_ends_the_server() {
+    with_each("with_sglang.py", &[], &["ncclflow dump --json", "py-spy", "the server ends"]);
+}
+
+#[test]
+fn vllm_asks_before_its_engine_fails() {
+    let fails = "the engine fails: RPC call to execute_model timed out.";
+    let log = |asks| [asks, fails, "the call has returned", asks, fails, "tokens"];
+    with_each("with_vllm.py", &["plugin", "7,8", "1"], &log("ncclflow dump --json -p 7,8"));
+    // Engines whose workers wait for each other.
+    with_each("with_vllm.py", &["option", "7", "2"], &log("ncclflow dump --json"));
+}
+
+#[test]
+fn ray_asks_on_all_nodes_before_it_ends_workers() {
+    let asks = [
+        "on a:",
+        "ncclflow dump --json -p 7,8",
+        "on b:",
+        "ncclflow dump --json -p 7,9",
+        "ncclflow dump --json --merge ./kept/hosts-",
+    ];
+    let ends = ["process groups are ended", "workers are ended"];
+    for how in ["failed", "hangs"] {
+        with_each("with_ray.py", &[how], &[&asks[..], &ends[..]].concat());
+    }
+    with_each("with_ray.py", &["aborted"], &[&asks[..], &ends[1..]].concat());
+    with_each("with_ray.py", &["finished"], &ends);
+}
+
+/// A program that torchrun starts: rank 0 waits; rank 1 as its word says.
+const WORKER: &str = "\
+import os, signal, sys, time
+def note(what):
+    with open(os.environ['NCCLFLOW_TEST_LOG'], 'a') as file:
+        file.write(what + '\\n')
+def end(*_):
+    note('a worker gets its signal')
+    sys.exit(1)
+rank, how = os.environ['RANK'], sys.argv[1]
+signal.signal(signal.SIGTERM, end)
+open('up.' + rank, 'w').close()
+while not (os.path.exists('up.0') and os.path.exists('up.1')):
+    time.sleep(0.01)
+if how == 'ends':
+    sys.exit(0)
+if how == 'fails' and rank == '1':
+    sys.exit(3)
+time.sleep(600)
+";
+
+/// torchrun with two workers, and the log with their PIDs left out.
+fn torchrun(how: &str, ncclflow: Option<&str>) -> Option<Watched> {
+    let mut watched = Watched::new("with_torchrun.py", &["worker.py", how], ncclflow)?;
+    fs::write(watched.folder.path().join("worker.py"), WORKER).unwrap();
+    watched.command.env("TORCHELASTIC_ERROR_FILE", watched.folder.path().join("error"));
+    Some(watched)
+}
+
+fn without_pids(log: &str) -> Vec<String> {
+    log.lines().map(|line| line.split(" -p ").next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn torchrun_asks_before_it_ends_what_is_left() {
+    for ncclflow in NCCLFLOWS {
+        let Some(mut watched) = torchrun("fails", ncclflow) else { return };
+        watched.command.env("NCCLFLOW_DUMP_SECONDS", if ncclflow == NCCLFLOWS[3] { "1" } else { "60" });
+        let (log, said) = watched.run();
+        let expected = ["ncclflow dump --json", "a worker gets its signal"];
+        let expected = if ncclflow.is_some() { &expected[..] } else { &expected[1..] };
+        assert_eq!(without_pids(&log), expected, "{said}");
+        assert!(said.contains("ChildFailedError"), "{said}");
+        // Both are asked about: also that which has failed.
+        assert!(ncclflow.is_none() || log.split(',').count() == 2, "{log}");
+    }
+    let Some(mut watched) = torchrun("ends", Some(FINDS)) else { return };
+    assert_eq!(watched.run().0, "");
+}
+
+#[test]
+fn torchrun_asks_before_it_passes_its_signal_on() {
+    // With time to look, and with a second signal while it looks: then it is over.
+    for (how, ncclflow, signals) in [("waits", FINDS, 1), ("fails", "exec /bin/sleep 30", 1), ("waits", "exec /bin/sleep 30", 2)]
+    {
+        let Some(mut watched) = torchrun(how, Some(ncclflow)) else { return };
+        let mut running = watched.command.stderr(Stdio::null()).spawn().unwrap();
+        let up = watched.folder.path().join("up.1");
+        wait_until("the workers run", Duration::from_secs(60), || up.exists());
+        let begun = Instant::now();
+        for sent in 0..signals {
+            if how == "fails" || sent > 0 {
+                wait_until("it is asked", Duration::from_secs(60), || !watched.log().is_empty());
+            }
+            let pid = running.id().to_string();
+            assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        }
+        running.wait().unwrap();
+        let log = without_pids(&watched.log());
+        let of_workers = if how == "waits" { 2 } else { 1 };
+        assert_eq!(log[0], "ncclflow dump --json");
+        assert_eq!(log[1..], vec!["a worker gets its signal"; of_workers], "{how}");
+        assert!(begun.elapsed() < Duration::from_secs(25), "{how}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn of_several_that_ask_for_the_host_one_dumps_and_all_have_its_answer() {
+    let slow = format!("/bin/sleep 1; {FINDS}");
+    let Some(watched) = Watched::new("with_sglang.py", &[], Some(&slow)) else { return };
+    let code = "import ncclflow_dump as n\nprint(n.dump(folder='kept'))";
+    let mut each: Vec<Command> = (0..4).map(|_| Command::new(watched.command.get_program())).collect();
+    let running = each.iter_mut().map(|python| {
+        let environment = watched.command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        python.args(["-c", code]).envs(environment).current_dir(watched.folder.path());
+        python.stdout(Stdio::piped()).spawn().unwrap()
+    });
+    let running: Vec<_> = running.collect();
+    for python in running {
+        let said = python.wait_with_output().unwrap().stdout;
+        let said = String::from_utf8_lossy(&said);
+        assert_eq!(said, "(3, {'schema': 1, 'job': {'sentence': 'stuck: rank 2'}})\n");
+    }
+    assert_eq!(watched.log(), "ncclflow dump --json\n");
 }

@@ -24,9 +24,17 @@ const PLACES: [(&str, &str, u32); 14] = [
     ("CHANGELOG.md", "usr/share/doc/ncclflow/CHANGELOG.md", 0o644),
 ];
 /// Folders that the README points to: what each file and metric means, the dashboard, the rules and programs
-/// of alerts, the container file and the chart.
-const FOLDERS: [&str; 7] =
-    ["docs", "dist/alerts", "dist/grafana", "dist/helm", "dist/prometheus", "dist/sql", "dist/systemd"];
+/// of alerts, what watchdogs call, the container file and the chart.
+const FOLDERS: [&str; 8] = [
+    "docs",
+    "dist/alerts",
+    "dist/grafana",
+    "dist/helm",
+    "dist/integrations",
+    "dist/prometheus",
+    "dist/sql",
+    "dist/systemd",
+];
 
 pub(super) const DOCUMENTATION: &str = "usr/share/doc/ncclflow";
 pub(super) const MAN: &str = "usr/share/man";
