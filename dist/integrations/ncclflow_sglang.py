@@ -1,6 +1,7 @@
 """SGLang asks ncclflow before its watchdog ends the server.
 
-A plugin of SGLang: `pip install` the folder of this file where SGLang is installed; `SGLANG_PLUGINS` chooses others.
+A plugin of SGLang: `pip install` a copy of this folder where SGLang is installed (`SGLANG_PLUGINS`, if it is set, must
+name `ncclflow`).
 
 A scheduler that has made no step for `--watchdog-timeout` seconds (300) writes its Python stacks to the log and ends
 the server (SIGQUIT). It asks before that. So does each process with `--soft-watchdog-timeout`, which ends nothing.

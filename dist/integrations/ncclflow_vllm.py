@@ -1,8 +1,8 @@
 """vLLM asks ncclflow before it gives up a model that does not answer.
 
-A plugin of vLLM: `pip install` the folder of this file where vLLM is installed; `VLLM_PLUGINS` chooses others. Or,
-without installing it, with the folder in `PYTHONPATH`: `vllm serve --distributed-executor-backend
-ncclflow_vllm.Executor` (which vLLM does not take with --nnodes or --pipeline-parallel-size).
+A plugin of vLLM: `pip install` a copy of this folder where vLLM is installed (`VLLM_PLUGINS`, if it is set, must name
+`ncclflow`). Or, with the folder in `PYTHONPATH`: `vllm serve --distributed-executor-backend ncclflow_vllm.Executor`,
+which vLLM does not take with --nnodes or --pipeline-parallel-size.
 
 When a call of the workers takes longer than `VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS` (300), the engine fails and ends the
 workers. It asks before that.

@@ -240,8 +240,7 @@ impl Watched {
 }
 
 /// What stands in for ncclflow: one that finds a rank, one that fails, none, and one that comes to no end.
-const NCCLFLOWS: [Option<&str>; 4] =
-    [Some(FINDS), Some("exit 1"), None, Some("exec /bin/sleep 600")];
+const NCCLFLOWS: [Option<&str>; 4] = [Some(FINDS), Some("exit 1"), None, Some("exec /bin/sleep 600")];
 const FINDS: &str = r#"echo '{"schema": 1, "job": {"sentence": "stuck: rank 2"}}'; exit 3"#;
 
 /// Runs a script with each of them. `log`: what it is to be, with the lines of ncclflow.
@@ -259,12 +258,15 @@ fn with_each(script: &str, words: &[&str], log: &[&str]) {
         };
         let expected: Vec<&str> = log.iter().filter(is_expected).copied().collect();
         let numbers = |line: &str| line.chars().filter(|letter| !letter.is_ascii_digit()).collect::<String>();
-        let same = |one: &str, other: &str| one == other || (one.contains("--merge") && numbers(one) == other);
+        let same =
+            |one: &str, other: &str| one == other || (one.contains("--merge") && numbers(one) == other);
         assert!(
-            found.lines().count() == expected.len() && found.lines().zip(&expected).all(|(a, b)| same(a, b)),
+            found.lines().count() == expected.len()
+                && found.lines().zip(&expected).all(|(one, other)| same(one, other)),
             "{script} {words:?} with {ncclflow:?}: {found:?}, not {expected:?}: {said}"
         );
-        let told = if ncclflow == NCCLFLOWS[0] { "stuck: rank 2 (exit code 3)" } else { "ncclflow could not tell" };
+        let told =
+            if ncclflow == NCCLFLOWS[0] { "stuck: rank 2 (exit code 3)" } else { "ncclflow could not tell" };
         let is_asked = log.iter().any(|line| line.starts_with("ncclflow"));
         assert_eq!(said.contains(told), is_asked, "{script} {words:?}: {said}");
         assert!(begun.elapsed() < Duration::from_secs(50), "{script}: {:?}", begun.elapsed());
@@ -327,7 +329,8 @@ time.sleep(600)
 fn torchrun(how: &str, ncclflow: Option<&str>) -> Option<Watched> {
     let mut watched = Watched::new("with_torchrun.py", &["worker.py", how], ncclflow)?;
     fs::write(watched.folder.path().join("worker.py"), WORKER).unwrap();
-    watched.command.env("TORCHELASTIC_ERROR_FILE", watched.folder.path().join("error"));
+    // It leaves folders for logs there.
+    watched.command.env("TMPDIR", watched.folder.path());
     Some(watched)
 }
 
@@ -355,10 +358,11 @@ fn torchrun_asks_before_it_ends_what_is_left() {
 #[test]
 fn torchrun_asks_before_it_passes_its_signal_on() {
     // With time to look, and with a second signal while it looks: then it is over.
-    for (how, ncclflow, signals) in [("waits", FINDS, 1), ("fails", "exec /bin/sleep 30", 1), ("waits", "exec /bin/sleep 30", 2)]
+    for (how, ncclflow, signals) in
+        [("waits", FINDS, 1), ("fails", "exec /bin/sleep 30", 1), ("waits", "exec /bin/sleep 30", 2)]
     {
         let Some(mut watched) = torchrun(how, Some(ncclflow)) else { return };
-        let mut running = watched.command.stderr(Stdio::null()).spawn().unwrap();
+        let mut running = watched.command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let up = watched.folder.path().join("up.1");
         wait_until("the workers run", Duration::from_secs(60), || up.exists());
         let begun = Instant::now();
@@ -380,20 +384,28 @@ fn torchrun_asks_before_it_passes_its_signal_on() {
 
 #[test]
 fn of_several_that_ask_for_the_host_one_dumps_and_all_have_its_answer() {
-    let slow = format!("/bin/sleep 1; {FINDS}");
-    let Some(watched) = Watched::new("with_sglang.py", &[], Some(&slow)) else { return };
-    let code = "import ncclflow_dump as n\nprint(n.dump(folder='kept'))";
-    let mut each: Vec<Command> = (0..4).map(|_| Command::new(watched.command.get_program())).collect();
-    let running = each.iter_mut().map(|python| {
+    let slow = format!("/bin/sleep 3; {FINDS}");
+    let Some(watched) = Watched::new("", &[], Some(&slow)) else { return };
+    // They ask when all have been started.
+    let code = "import os, sys, time, ncclflow_dump as n\n\
+                open('ready.' + sys.argv[1], 'w').close()\n\
+                while not os.path.exists('go'): time.sleep(0.01)\n\
+                print(n.dump(folder='kept'))";
+    let start = |number: &str| {
+        let mut python = Command::new(watched.command.get_program());
         let environment = watched.command.get_envs().filter_map(|(name, value)| Some((name, value?)));
-        python.args(["-c", code]).envs(environment).current_dir(watched.folder.path());
+        python.args(["-c", code, number]).envs(environment).current_dir(watched.folder.path());
         python.stdout(Stdio::piped()).spawn().unwrap()
-    });
-    let running: Vec<_> = running.collect();
+    };
+    let numbers = ["0", "1", "2", "3"];
+    let running = numbers.map(start);
+    let is_ready = |number: &&str| watched.folder.path().join(format!("ready.{number}")).exists();
+    wait_until("all are ready", Duration::from_secs(60), || numbers.iter().all(is_ready));
+    fs::write(watched.folder.path().join("go"), "").unwrap();
     for python in running {
         let said = python.wait_with_output().unwrap().stdout;
-        let said = String::from_utf8_lossy(&said);
-        assert_eq!(said, "(3, {'schema': 1, 'job': {'sentence': 'stuck: rank 2'}})\n");
+        let expected = "(3, {'schema': 1, 'job': {'sentence': 'stuck: rank 2'}})\n";
+        assert_eq!(String::from_utf8_lossy(&said), expected);
     }
     assert_eq!(watched.log(), "ncclflow dump --json\n");
 }
