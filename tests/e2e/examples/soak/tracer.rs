@@ -94,6 +94,12 @@ impl Tracer {
         targets.filter(|target| target["exited"] == false && target["pid"] != known).count()
     }
 
+    /// Library files that its report tells of.
+    pub(crate) fn libraries(&self) -> u64 {
+        let session = self.session().unwrap_or_default();
+        session["libraries"].as_array().map_or(0, |libraries| libraries.len() as u64)
+    }
+
     fn wait_until(&mut self, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
