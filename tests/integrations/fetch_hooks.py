@@ -12,6 +12,7 @@ import pathlib
 import sys
 import zipfile
 
+sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "exports"))
 from fetch_torch_analyser import WHEEL as TORCH, Remote
 
