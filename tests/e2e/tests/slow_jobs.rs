@@ -3,11 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::os::unix::fs::FileExt as _;
+use std::{os::unix::fs::FileExt as _, thread};
 
 use ncclflow_e2e::harness::{job::VERSIONS, prelude::*};
 use rustix::time::{ClockId, clock_gettime};
-use test_support::need_pythons;
 
 /// Bytes of a GPU's slot in the file of what GPUs do, and, in 64-bit words, where it has the time in which it
 /// computed and the time at which that which it computes will have ended.
@@ -130,29 +129,4 @@ fn clocks_of_hosts_are_known_by_messages_and_a_late_host_among_them() {
     assert_eq!((&slow["kind"], &slow["ranks"]), (&json!("host"), &json!([2])), "{slow:#}");
     let mut evidence = list(&slow["evidence"]).iter().map(text);
     assert!(evidence.any(|line| line.contains("it launches last")), "{slow:#}");
-}
-
-/// The line is named by the program itself.
-#[test]
-fn a_late_host_is_told_with_the_line_of_code_before_which_it_is_late() {
-    const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/late.py");
-    let (Some(pythons), true) = (need_pythons(), root()) else { return };
-    let Some((ncclflow, nccl)) = programs::ncclflow().zip(programs::nccl("2.27.5-cu12")) else { return };
-    let (python, folder) = (&pythons.last().unwrap().program, tempfile::tempdir().unwrap());
-    let rank = |rank: u32| {
-        let command = programs::python_rank(python, SCRIPT, &nccl, folder.path(), [rank, 3]);
-        command.map(|mut command| Killed::start(&mut command).unwrap())
-    };
-    let Some(mut ranks) = (0..3).map(rank).collect::<Option<Vec<Killed>>>() else { return };
-    let said: Vec<String> = ranks.iter_mut().map(|rank| rank.line().unwrap()).collect();
-    let line = said[0].trim().strip_prefix("ready ").unwrap();
-    let out = folder.path().join("out");
-    let recorder = Recorder::start(&ncclflow, &pid_list(&ranks), &out, &["--strict", "--stacks"]).unwrap();
-    thread::sleep(Duration::from_secs(8));
-    recorder.interrupt().unwrap();
-    let slow = &ncclflow_of("check --json", &[&out]).json()["slow"];
-    assert_eq!((&slow["kind"], &slow["ranks"]), (&json!("host"), &json!([1])), "{slow:#}");
-    let told = format!("what comes before late.py:{line} (all_gather) takes it longer");
-    let mut evidence = list(&slow["evidence"]).iter().map(text);
-    assert!(evidence.any(|line| line.starts_with(&told)), "{told}: {slow:#}");
 }
