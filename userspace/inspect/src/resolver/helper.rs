@@ -64,14 +64,29 @@ impl Helper {
         limit: usize,
         wall: Duration,
     ) -> Result<Frame, NoFrame> {
+        self.ask_until(json, fds, limit, &self.deadline(wall))
+    }
+
+    /// Returns the deadline of a question: the child may sleep for `wall`.
+    pub(super) fn deadline(&self, wall: Duration) -> Deadline {
         let whom = self.child.as_ref().map(|child| Whom::Child(child.id()));
-        let deadline = whom.map_or_else(|| Deadline::within(wall), |whom| Deadline::asleep(wall, whom));
+        whom.map_or_else(|| Deadline::within(wall), |whom| Deadline::asleep(wall, whom))
+    }
+
+    /// The same, until a deadline.
+    pub(super) fn ask_until(
+        &self,
+        json: &[u8],
+        fds: &[BorrowedFd<'_>],
+        limit: usize,
+        deadline: &Deadline,
+    ) -> Result<Frame, NoFrame> {
         match self.channel.send(json, &[], fds) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(NoFrame::TimeUp),
             Err(_) => return Err(NoFrame::End),
         }
-        self.channel.receive(limit, Some(&deadline))
+        self.channel.receive(limit, Some(deadline))
     }
 
     /// Reads what the child has written.

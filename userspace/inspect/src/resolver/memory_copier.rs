@@ -4,6 +4,7 @@
 
 use flow::session::LostReaders;
 use std::{
+    collections::HashMap,
     fs::File,
     io,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd},
@@ -30,6 +31,11 @@ use crate::unresponsive::{MAX_LEFT, left_behind};
 pub(super) const MAX_BYTES: usize = 8 << 20;
 /// Longest time that one copy may take: pages can have to come from a disk.
 const WALL: Duration = Duration::from_secs(5);
+/// Time for which the copies of one process may sleep, beside one in so many parts of the time that passes, and most
+/// bytes of such a copy: a search of memory copies more at once, and has a limit of its own.
+const MOST_SLEPT: Duration = Duration::from_secs(15);
+const PARTS: u32 = 10;
+const SMALL: usize = 256 << 10;
 /// Most children that wait for work.
 const MAX_IDLE: usize = 16;
 
@@ -41,7 +47,27 @@ struct Pool {
     idle: Vec<Helper>,
     /// Processes whose memory did not answer.
     silent: SilentProcesses,
+    slow: SlowProcesses,
     lost: LostReaders,
+}
+
+/// Time for which copies of processes have slept. Memory that answers late each time, and never too late, else holds up
+/// whoever copies much of it for hours.
+#[derive(Debug, Default)]
+struct SlowProcesses(HashMap<u32, (Instant, Duration)>);
+
+impl SlowProcesses {
+    /// Adds a copy that slept for so long. Tells whether the process is slow; then it begins anew.
+    fn is_slow(&mut self, pid: u32, slept: Duration, now: Instant) -> bool {
+        let left = |at: Instant, slept: Duration| slept.saturating_sub(now.duration_since(at) / PARTS);
+        self.0.retain(|_, (at, slept)| !left(*at, *slept).is_zero());
+        let before = self.0.remove(&pid).map_or(Duration::ZERO, |(at, slept)| left(at, slept));
+        let all = before.saturating_add(slept);
+        if all <= MOST_SLEPT {
+            self.0.insert(pid, (now, all));
+        }
+        all > MOST_SLEPT
+    }
 }
 
 static POOL: LazyLock<Mutex<Pool>> = LazyLock::new(Mutex::default);
@@ -104,10 +130,20 @@ fn ask<T>(
         request.extend((*length as u64).to_le_bytes());
     }
     let fds: Vec<BorrowedFd<'_>> = pagemap.into_iter().collect();
+    let is_small = pieces.iter().fold(0, |sum: usize, (_, length)| sum.saturating_add(*length)) <= SMALL;
     let idle = pool().idle.pop();
     let mut helper = idle.map_or_else(start, Ok)?;
     for attempt in 0.. {
-        let why = match helper.ask(&request, &fds, 64, WALL) {
+        let deadline = helper.deadline(WALL);
+        let answer = helper.ask_until(&request, &fds, 64, &deadline);
+        let slept = deadline.slept();
+        if is_small && answer.is_ok() && !slept.is_zero() {
+            let (mut pool, now) = (pool(), Instant::now());
+            if pool.slow.is_slow(pid, slept, now) {
+                pool.silent.add(pid, None, now);
+            }
+        }
+        let why = match answer {
             Ok(frame) => match <[u8; 8]>::try_from(&*frame.json).map(i64::from_le_bytes) {
                 Ok(read) if read >= 0 => {
                     let taken = take(&helper, usize::try_from(read).unwrap_or(usize::MAX))?;
@@ -244,4 +280,27 @@ unsafe fn copy(pid: u32, pieces: &[Piece], into: *mut u8, length: usize) -> io::
     // The call copies from the other process and never to it.
     let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, remote.as_ptr(), count, 0) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_whose_copies_sleep_often_is_slow_and_one_whose_copies_do_now_and_then_is_not() {
+        let (mut slow, begun) = (SlowProcesses::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        // Each of many copies is late, and none too late.
+        let mut now = begun;
+        let copies = (0..).take_while(|_| {
+            now += 4 * second;
+            !slow.is_slow(7, 4 * second, now)
+        });
+        assert_eq!(copies.count(), 4);
+        assert!(!slow.is_slow(7, second, now), "it begins anew");
+        // Pages that come from a disk.
+        let paged = |at: u32| slow.is_slow(8, second / 20, begun + second * at);
+        assert!(!(0..3600).any(paged));
+        assert!(slow.0.len() <= 1, "what was long ago is forgotten: {:?}", slow.0);
+    }
 }

@@ -89,6 +89,11 @@ impl Asked {
         }
         asleep(elapsed, self.before, self.whom.run_times().unwrap_or(self.before))
     }
+
+    /// Returns how long it has slept since, whatever it does now; zero where the kernel does not count that.
+    fn slept(&self) -> Duration {
+        self.whom.run_times().map_or(Duration::ZERO, |now| asleep(self.at.elapsed(), self.before, now))
+    }
 }
 
 fn asleep(elapsed: Duration, before: [u64; 2], now: [u64; 2]) -> Duration {
@@ -115,6 +120,11 @@ impl Deadline {
     /// The limit is of time in which who was asked sleeps.
     pub(crate) fn asleep(limit: Duration, whom: Whom) -> Self {
         Self { whom: Some(whom), ..Self::within(limit) }
+    }
+
+    /// Returns for how long who was asked has slept, but for the first moment.
+    pub(crate) fn slept(&self) -> Duration {
+        self.asked.get().map_or(Duration::ZERO, Asked::slept)
     }
 
     /// Returns how long to wait now; zero: the time is over, and nobody who could have run was late.
@@ -186,8 +196,9 @@ mod tests {
         test_support::wait_until("it has slept for so long", Duration::from_secs(20), || {
             deadline.left() == Duration::ZERO
         });
+        assert!(deadline.slept() > Duration::ZERO);
         let wall = Deadline::within(limit);
         thread::sleep(limit);
-        assert_eq!(wall.left(), Duration::ZERO);
+        assert_eq!((wall.left(), wall.slept()), (Duration::ZERO, Duration::ZERO));
     }
 }
