@@ -10,7 +10,10 @@
 //! glibc on x86-64 alone: its descriptions of threads (`struct pthread`, nptl/descr.h) have been the same in
 //! these places from 2.4 to 2.42.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
 use super::{
     modules::Modules,
@@ -24,8 +27,11 @@ use nccl_library::{elf::RuntimeAddr, fields::unsigned};
 
 /// Maximum number of threads of a process that are looked at.
 const MAX_THREADS: usize = 512;
-/// Maximum number of links of the list of threads that are followed.
+/// Maximum number of links of the lists of threads that are followed.
 const MAX_LINKS: usize = 4 * MAX_THREADS;
+/// Time after which no further thread is looked for: memory can answer as slowly as its owner likes. It takes some
+/// milliseconds, and more on a busy host.
+const WITHIN: Duration = Duration::from_secs(5);
 /// Bytes below the end of a stack among which the description of its thread is: the static thread-local
 /// variables of all libraries, and the description itself.
 const ABOVE_STACK: u64 = 32 << 10;
@@ -72,7 +78,8 @@ fn find(process: &Process, libraries: &BTreeSet<u64>) -> Option<BTreeSet<u32>> {
     }
     let tids = process.thread_ids().take(MAX_THREADS);
     let tids: BTreeMap<u32, u32> = tids.filter_map(|tid| Some((process.own_thread_id(tid)?, tid))).collect();
-    let threads = Descriptions { memory, tids: &tids }.of_all(process, &modules);
+    let until = Instant::now() + WITHIN;
+    let threads = Descriptions { memory, tids: &tids, until }.of_all(process, &modules);
     let have = have_variables(memory, &threads, &numbers).ok()?;
     let started = were_started_by(memory, &modules, &threads, libraries).ok()?;
     let callers = threads.iter().zip(have).zip(started).filter(|((_, has), is_own)| *has && !*is_own);
@@ -186,21 +193,45 @@ fn were_started_by(
 struct Descriptions<'a> {
     memory: Memory<'a>,
     tids: &'a BTreeMap<u32, u32>,
+    until: Instant,
 }
 
 impl Descriptions<'_> {
-    /// Returns the descriptions of all threads with stacks that the C library made, by the kernel's numbers:
-    /// it links them to a ring, of which a thread that sleeps shows one.
+    /// Returns the descriptions of all threads but the first, by the kernel's numbers: the C library links them to
+    /// two rings, of threads with stacks that it made, and of those with given ones, among which the first is. A
+    /// thread that sleeps shows its ring.
     fn of_all(&self, process: &Process, modules: &Modules) -> Threads {
-        let mut found = BTreeMap::new();
-        let first = self.tids.values().filter(|tid| **tid != process.pid()).find_map(|tid| {
-            let Position::Blocked { stack_pointer, .. } = position_of(process, *tid) else { return None };
-            let stack = modules.at(stack_pointer)?;
-            self.below(stack.end.0.saturating_sub(ABOVE_STACK).max(stack.start.0), stack.end.0)
-        });
-        let Some(first) = first else { return found };
+        let (mut found, mut links) = (BTreeMap::new(), MAX_LINKS);
+        for tid in self.tids.values().filter(|tid| **tid != process.pid()) {
+            if !self.has_time() {
+                break;
+            }
+            if !found.contains_key(tid)
+                && let Some(first) = self.shown_by(process, modules, *tid)
+            {
+                self.add_ring(first, &mut links, &mut found);
+            }
+        }
+        found.remove(&process.pid());
+        found
+    }
+
+    fn has_time(&self) -> bool {
+        Instant::now() < self.until
+    }
+
+    /// Returns the address of a description at the end of the stack of a thread that sleeps.
+    fn shown_by(&self, process: &Process, modules: &Modules, tid: u32) -> Option<u64> {
+        let Position::Blocked { stack_pointer, .. } = position_of(process, tid) else { return None };
+        let stack = modules.at(stack_pointer)?;
+        self.below(stack.end.0.saturating_sub(ABOVE_STACK).max(stack.start.0), stack.end.0)
+    }
+
+    /// Adds the descriptions of the ring in which this one is. `links`: so many may still be followed.
+    fn add_ring(&self, first: u64, links: &mut usize, found: &mut Threads) {
         let mut at = first;
-        for _ in 0..MAX_LINKS {
+        while *links > 0 && self.has_time() {
+            *links -= 1;
             let next = match self.at(at) {
                 Some((tid, description)) => {
                     let next = description.word(LINK);
@@ -216,7 +247,6 @@ impl Descriptions<'_> {
                 break;
             }
         }
-        found
     }
 
     /// Reads the description at an address, if it is that of a thread of the process.
@@ -234,5 +264,31 @@ impl Descriptions<'_> {
         let at = |index: usize| start + index as u64 * 8;
         let mut likely = (0..words.len()).filter(|index| words[*index] == at(*index)).map(at);
         likely.find(|at| self.at(*at).is_some())
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64", target_env = "gnu"))]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use test_support::wait_until;
+
+    use super::*;
+
+    #[test]
+    fn no_further_thread_is_looked_for_when_the_time_is_over() {
+        let (end, ends) = mpsc::channel::<()>();
+        let sleeps = thread::spawn(move || ends.recv().unwrap_err());
+        let own = Process::open(std::process::id()).unwrap();
+        let count = |until| {
+            let tids: BTreeMap<u32, u32> = own.thread_ids().map(|tid| (tid, tid)).collect();
+            let modules = Modules::read(&own).unwrap();
+            Descriptions { memory: Memory::new(&own), tids: &tids, until }.of_all(&own, &modules).len()
+        };
+        let soon = Instant::now() + Duration::from_secs(60);
+        wait_until("threads are found", Duration::from_secs(30), || count(soon) > 0);
+        assert_eq!(count(Instant::now()), 0);
+        drop(end);
+        sleeps.join().unwrap();
     }
 }

@@ -114,6 +114,55 @@ fn open(library: &Path, functions: [&std::ffi::CStr; 2]) -> [extern "C" fn(); 2]
     })
 }
 
+/// A thread on a stack of its own, which calls a function, and waits.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+mod on_own_stack {
+    use super::*;
+
+    const STACK: usize = 1 << 20;
+    const GUARD: usize = 4096;
+
+    // The library's code is not what its first word points to: so threads of C++ tell who started them.
+    #[repr(C)]
+    struct Work {
+        tell: mpsc::Sender<u32>,
+        ends: mpsc::Receiver<()>,
+        call: extern "C" fn(),
+    }
+
+    extern "C" fn run(work: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: the box that `start` has given away.
+        let Work { tell, ends, call } = *unsafe { Box::from_raw(work.cast::<Work>()) };
+        call();
+        tell.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
+        // It ends when the other end goes.
+        ends.recv().unwrap_err();
+        std::ptr::null_mut()
+    }
+
+    /// Starts the thread; returns its number. It ends when `ends` has no other end any more.
+    pub(super) fn start(call: extern "C" fn(), ends: mpsc::Receiver<()>) -> (libc::pthread_t, u32) {
+        let (tell, told) = mpsc::channel();
+        let work = Box::into_raw(Box::new(Work { tell, ends, call }));
+        // SAFETY: a new mapping, of which the middle may be used: what is beside it belongs to no stack. Attributes
+        // are initialised before they are used; the thread is joined, and the stack is never unmapped.
+        let thread = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let all = libc::mmap(std::ptr::null_mut(), STACK + 2 * GUARD, libc::PROT_NONE, flags, -1, 0);
+            assert_ne!(all, libc::MAP_FAILED);
+            let stack = all.byte_add(GUARD);
+            assert_eq!(libc::mprotect(stack, STACK, libc::PROT_READ | libc::PROT_WRITE), 0);
+            let mut attributes = std::mem::zeroed();
+            assert_eq!(libc::pthread_attr_init(&raw mut attributes), 0);
+            assert_eq!(libc::pthread_attr_setstack(&raw mut attributes, stack, STACK), 0);
+            let mut thread = 0;
+            assert_eq!(libc::pthread_create(&raw mut thread, &raw const attributes, run, work.cast()), 0);
+            thread
+        };
+        (thread, told.recv().unwrap())
+    }
+}
+
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 #[test]
 fn a_thread_that_has_called_a_library_is_told_from_one_that_has_not_and_one_that_the_library_started() {
@@ -152,16 +201,23 @@ fn a_thread_that_has_called_a_library_is_told_from_one_that_has_not_and_one_that
     };
     let threads = [thread(true), thread(false)];
     let numbers = [told.recv().unwrap(), told.recv().unwrap()];
-    let expected: BTreeSet<u32> = numbers.iter().filter(|(calls, _)| *calls).map(|(_, tid)| *tid).collect();
+    let mut expected: BTreeSet<u32> =
+        numbers.iter().filter(|(calls, _)| *calls).map(|(_, tid)| *tid).collect();
+    // The C library keeps threads with given stacks apart.
+    let (end_other, ends_other) = mpsc::channel();
+    let (other, number) = on_own_stack::start(call, ends_other);
+    expected.insert(number);
     let mut found = BTreeSet::new();
     // Other tests of this program start and end threads meanwhile.
     let is_found = eventually(Duration::from_secs(30), || {
         found = callers(&own, &libraries);
         found == expected
     });
-    drop(end);
+    drop((end, end_other));
     for thread in threads {
         thread.join().unwrap();
     }
+    // SAFETY: a thread that was started, and is joined once.
+    unsafe { libc::pthread_join(other, std::ptr::null_mut()) };
     assert!(is_found, "{found:?} instead of {expected:?}");
 }
