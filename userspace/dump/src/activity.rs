@@ -19,6 +19,8 @@ use crate::thread_roles::{Launching, MAX_THREADS, Roles};
 const RUNS: f64 = 0.3;
 /// Part of the time for which a thread that computes at least ran.
 const RAN: f64 = 0.05;
+/// Part of the time from which on it is that of several threads.
+const SEVERAL: f64 = 1.1;
 /// Part of the time. A thread that was ready for so long and never slept computes, however little it ran:
 /// others had the processors.
 const READY: f64 = 0.9;
@@ -49,7 +51,7 @@ pub struct Activity {
     pub cpu_seconds: Option<f64>,
     /// Time for which these threads were ready to run, and waited for a processor.
     pub ready_seconds: Option<f64>,
-    /// Number of times that one of these threads went to sleep.
+    /// Number of times that one of these threads went to sleep: the one that wanted a processor for longest.
     pub sleeps: Option<u64>,
     /// Bytes that the process read and wrote by read(2), write(2) and their like: files and pipes, and
     /// sockets that are used so. NCCL's are not; those of torch's store, if this process has it, are left out.
@@ -83,7 +85,13 @@ impl Activity {
             let ready = self.ready_seconds.filter(|ready| *ready >= RUNS * seconds);
             let ready =
                 ready.map_or_else(String::new, |ready| format!(", and waited {ready:.1} s for a processor"));
-            return Some(format!("it ran on the CPU for {cpu:.1} of {seconds:.1} s{ready}"));
+            // Of several threads it can be more than all the time.
+            let ran = if cpu > SEVERAL * seconds {
+                format!("its threads ran on the CPU for {cpu:.1} s in {seconds:.1} s")
+            } else {
+                format!("it ran on the CPU for {cpu:.1} of {seconds:.1} s")
+            };
+            return Some(ran + &ready);
         }
         #[expect(clippy::cast_precision_loss, reason = "for a rate, and for people")]
         let bytes = self.io_bytes.map_or(0.0, |bytes| bytes as f64);
@@ -217,13 +225,14 @@ pub(super) fn over(samples: &[Sample]) -> Option<Activity> {
     if samples.len() < 2 {
         return None;
     }
-    // Of each thread, what grew since it was first seen.
+    // Of a thread, what grew since it was first seen.
+    let spent_by = |thread: &ProgramThread| {
+        let before = first.program_thread(thread.tid).map_or(Some([0; 2]), |before| before.times)?;
+        let [ran, waited] = thread.times?;
+        Some([ran.saturating_sub(before[0]), waited.saturating_sub(before[1])])
+    };
     let spent = |kind: usize| {
-        let of_thread = |thread: &ProgramThread| {
-            let before = first.program_thread(thread.tid).map_or(Some([0; 2]), |before| before.times)?;
-            Some(thread.times?[kind].saturating_sub(before[kind]))
-        };
-        let nanoseconds: u64 = last.program.iter().filter_map(of_thread).sum();
+        let nanoseconds: u64 = last.program.iter().filter_map(spent_by).map(|times| times[kind]).sum();
         Duration::from_nanos(nanoseconds).as_secs_f64()
     };
     let has_times = |sample: &Sample| sample.program.iter().any(|thread| thread.times.is_some());
@@ -232,7 +241,9 @@ pub(super) fn over(samples: &[Sample]) -> Option<Activity> {
         let before = first.program_thread(thread.tid).map_or(Some(0), |before| before.sleeps)?;
         thread.sleeps?.checked_sub(before)
     };
-    let sleeps = last.program.iter().map(sleeps).sum::<Option<u64>>().filter(|_| !last.program.is_empty());
+    // That another one sleeps does not tell that this one waits. Of equal ones the first.
+    let wanted = |thread: &&ProgramThread| spent_by(thread).map(|[ran, waited]| ran.saturating_add(waited));
+    let sleeps = last.program.iter().rev().max_by_key(wanted).and_then(sleeps);
     let seconds = last.at.duration_since(first.at).as_secs_f64();
     let none_ran =
         first.ticks.zip(last.ticks).is_some_and(|(before, after)| after.saturating_sub(before) <= ROUNDING);
@@ -434,7 +445,39 @@ mod tests {
         assert!(!moved([wait, wait], [again, again]).is_elsewhere, "for the rest of a timeout");
         assert!(moved([wait, wait], [wait, other]).is_elsewhere);
         assert!(!moved([wait, wait], [wait, "running"]).is_elsewhere);
-        assert_eq!(moved([wait, wait], [wait, wait]).sleeps, Some(1000));
+        assert_eq!(moved([wait, wait], [wait, wait]).sleeps, Some(500));
+    }
+
+    /// On a busy host. The second thread looks for something ten times a second.
+    #[test]
+    fn a_thread_that_gets_no_processor_computes_though_another_one_sleeps() {
+        let begun = Instant::now();
+        let sample = |seconds: u64| Sample {
+            at: begun + Duration::from_secs(seconds),
+            program: [(7, [40_000_000, 950_000_000], 3), (8, [1_000_000, 2_000_000], 10 * seconds)]
+                .map(|(tid, times, sleeps)| ProgramThread {
+                    tid,
+                    times: Some(times.map(|ns| 1 + ns * seconds)),
+                    sleeps: Some(sleeps),
+                    place: None,
+                })
+                .into(),
+            ready: Vec::new(),
+            ticks: None,
+            uninterruptible_in: None,
+            io: None,
+        };
+        let activity = over(&[sample(0), sample(1)]).unwrap();
+        assert_eq!(activity.sleeps, Some(0));
+        assert!(activity.progress(false).is_some_and(|what| what.contains("waited 1.0 s")), "{activity:?}");
+    }
+
+    #[test]
+    fn the_time_of_several_threads_is_told_as_such() {
+        let of = |cpu| Activity { seconds: 1.0, cpu_seconds: Some(cpu), ..Activity::default() };
+        let said = |cpu| of(cpu).progress(false).unwrap();
+        assert_eq!(said(0.9), "it ran on the CPU for 0.9 of 1.0 s");
+        assert_eq!(said(4.0), "its threads ran on the CPU for 4.0 s in 1.0 s");
     }
 
     #[test]
