@@ -251,6 +251,13 @@ impl Verdict {
     }
 }
 
+/// Processes (host and PID) of communicators.
+type Moving = BTreeSet<BTreeSet<(String, u32)>>;
+
+fn processes_of<'a>(ranks: impl Iterator<Item = &'a RankReport>) -> BTreeSet<(String, u32)> {
+    ranks.map(|rank| (rank.host.clone(), rank.pid)).collect()
+}
+
 type Rule = fn(&Case<'_>) -> Option<Verdict>;
 
 /// All rules; the first one that answers decides.
@@ -282,16 +289,17 @@ const RULES: &[Rule] = &[
 
 /// Judges one communicator. All `ranks` belong to it; `processes` are all that the dump was asked to read.
 /// The ranks of the processes `explained` (host and PID) wait in another communicator, which explains what
-/// their GPUs do.
+/// their GPUs do. `moving`: processes of each communicator that moves.
 fn judge_beside(
     ranks: &[RankReport],
     processes: &[ProcessReport],
     explained: &BTreeSet<(String, u32)>,
+    moving: &Moving,
     common_call: Option<&CommonCall>,
 ) -> Verdict {
     let Some(case) = Case::new(ranks, processes, explained, common_call) else { return Verdict::default() };
     let verdict = RULES.iter().find_map(|rule| rule(&case)).unwrap_or_else(|| idle::idle(&case));
-    let verdict = noted::weigh(&case, verdict);
+    let verdict = noted::weigh(&case, verdict, moving);
     let mut verdict = waiting::or_stuck(&case, verdict);
     case.explain_halted(&mut verdict);
     lines::add(&case, &mut verdict);
@@ -305,10 +313,14 @@ fn judge_beside(
 pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[ProcessReport]) {
     let calls = common_calls::find(communicators, processes);
     let mut explained = BTreeSet::new();
-    for (at, communicator) in communicators.iter_mut().enumerate() {
-        communicator.verdict = judge_beside(&communicator.ranks, processes, &explained, calls.get(&at));
-    }
     let moves = |rank: &RankReport| rank.motion.steps_moved || rank.motion.counters_moved;
+    let has_twins = communicators.iter().flat_map(|one| &one.ranks).any(|rank| !rank.noted_twins.is_empty());
+    let that_move = communicators.iter().filter(|one| has_twins && one.ranks.iter().any(moves));
+    let moving: Moving = that_move.map(|one| processes_of(one.ranks.iter())).collect();
+    for (at, communicator) in communicators.iter_mut().enumerate() {
+        communicator.verdict =
+            judge_beside(&communicator.ranks, processes, &explained, &moving, calls.get(&at));
+    }
     inside_calls::leave_out_those_that_pass(communicators);
     for one in communicators.iter() {
         let (verdict, is_measured) = (&one.verdict, !one.is_by_gpus());
@@ -321,7 +333,8 @@ pub(super) fn judge_all(communicators: &mut [CommunicatorReport], processes: &[P
     }
     if !explained.is_empty() {
         for (at, communicator) in communicators.iter_mut().enumerate().filter(|(_, one)| one.is_by_gpus()) {
-            communicator.verdict = judge_beside(&communicator.ranks, processes, &explained, calls.get(&at));
+            communicator.verdict =
+                judge_beside(&communicator.ranks, processes, &explained, &moving, calls.get(&at));
         }
         inside_calls::leave_out_those_that_pass(communicators);
     }

@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Case, Kind, RankReport, State, Verdict, disagreement::minority, inside_calls, named,
-    pending_calls::without_counterpart, subject,
+    Case, Kind, Moving, RankReport, State, Verdict, disagreement::minority, inside_calls, named,
+    pending_calls::without_counterpart, processes_of, subject,
 };
 use flow::text::joined;
 use torch_history::{
@@ -242,9 +242,9 @@ pub(super) fn tell_a_difference(ranks: &[RankReport]) -> bool {
     View::of_ranks(ranks.iter()).is_some_and(|view| view.difference().is_some())
 }
 
-/// Returns the verdict, weighed with torch's notes.
-pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
-    let Some(view) = View::of(case) else { return weigh_twins(case, verdict) };
+/// Returns the verdict, weighed with torch's notes. `moving`: processes of each communicator that moves.
+pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict, moving: &Moving) -> Verdict {
+    let Some(view) = View::of(case) else { return weigh_twins(case, verdict, moving) };
     let (late, difference) = (view.late(), view.difference());
     let by_gpus = verdict.is_by_gpus(case.ranks.values().copied());
     match verdict.state {
@@ -300,11 +300,15 @@ pub(super) fn weigh(case: &Case<'_>, mut verdict: Verdict) -> Verdict {
 
 /// Weighs the notes of several process groups of the same ranks, of which nothing tells which is this
 /// communicator: if sends and receives of one of them alone lack their other ends, the ranks wait for each
-/// other, in whichever communicator.
-fn weigh_twins(case: &Case<'_>, verdict: Verdict) -> Verdict {
+/// other, in whichever communicator; unless another one of the same processes moves: then they do not wait in that,
+/// and its notes are among these.
+fn weigh_twins(case: &Case<'_>, verdict: Verdict, moving: &Moving) -> Verdict {
     let Some(views) = View::of_twins(case).filter(|_| verdict.state == State::Unknown) else {
         return verdict;
     };
+    if moving.contains(&processes_of(case.ranks.values().copied())) {
+        return verdict;
+    }
     let open: Vec<(&View<'_>, Vec<OneSided<'_>>)> =
         views.iter().map(|view| (view, view.one_sided())).filter(|(_, open)| !open.is_empty()).collect();
     let [(view, open)] = &*open else { return verdict };

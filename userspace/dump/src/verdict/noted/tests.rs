@@ -1,9 +1,9 @@
 use crate::{
-    ProcessReport, RankReport,
+    CommunicatorReport, Motion, ProcessReport, RankReport,
     activity::Activity,
     rank_gpu::Work,
     verdict::{
-        Kind, State, Verdict, judge,
+        Kind, State, Verdict, judge, judge_all,
         tests::made::{check, lazy, over_nvlink, rank, waiting},
     },
 };
@@ -254,4 +254,39 @@ fn ranks_that_wait_for_each_other_in_one_of_two_groups_are_named_whichever_commu
     let [mut torn, other] = through();
     torn.is_whole = false;
     unknown([torn, other], both_receive());
+}
+
+/// A receive is posted ahead in a group that goes on; the notes of it are of another communicator.
+#[test]
+fn nobody_is_named_by_one_of_two_groups_while_a_communicator_of_the_same_ranks_moves() {
+    let twins = [
+        vec![noted(&[REDUCE], 1), with_messages(1, 0, 1, 9)],
+        vec![noted(&[REDUCE], 1), with_messages(0, 0, 0, 9)],
+    ];
+    let ranks = twins.into_iter().zip([0, 1]).map(|(mut noted_twins, number)| {
+        noted_twins[0].group = "(0)".to_owned();
+        RankReport { n_ranks: 2, noted_twins, ..over_nvlink(number, 1, Some(Work::Waits)) }
+    });
+    let ranks: Vec<RankReport> = ranks.collect();
+    let one = |hash: &str, moves: bool| {
+        let of = |rank: &RankReport| RankReport {
+            comm_hash: hash.to_owned(),
+            motion: Motion { counters_moved: moves, ..rank.motion },
+            ..rank.clone()
+        };
+        CommunicatorReport {
+            comm_hash: hash.to_owned(),
+            n_ranks: 2,
+            ranks: ranks.iter().map(of).collect(),
+            ..CommunicatorReport::default()
+        }
+    };
+    let kinds = |moves| {
+        let mut both = [one("0x1", false), one("0x2", moves)];
+        judge_all(&mut both, &[]);
+        both.map(|one| (one.verdict.state, one.verdict.kind))
+    };
+    assert_eq!(kinds(false), [(State::Stuck, Some(Kind::NoCounterpart)); 2]);
+    let [still, moving] = kinds(true);
+    assert_eq!((still.1, moving.0), (None, State::Healthy));
 }

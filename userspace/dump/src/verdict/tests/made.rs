@@ -14,7 +14,7 @@ pub(in crate::verdict) const N: u32 = 4;
 
 /// Judges one communicator, which nothing beside it explains.
 pub(crate) fn judge(ranks: &[RankReport], processes: &[ProcessReport]) -> Verdict {
-    judge_beside(ranks, processes, &BTreeSet::new(), None)
+    judge_beside(ranks, processes, &BTreeSet::new(), &BTreeSet::new(), None)
 }
 
 pub(crate) fn op(direction: Direction, peer: u32, count: u64) -> OpReport {
