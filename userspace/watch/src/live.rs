@@ -157,9 +157,6 @@ impl Processes {
         for key in ended {
             self.live.remove(&key);
         }
-        // Whoever is read first seems to be behind: each is first at some readings.
-        let turn = usize::try_from(self.readings).unwrap_or_default() % readings.len().max(1);
-        readings.rotate_left(turn);
         readings
     }
 

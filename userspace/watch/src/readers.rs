@@ -73,12 +73,13 @@ pub(crate) struct Readers<S, W> {
     /// Tenants whose processes are being read, with the number of the question.
     asked: HashMap<W, u64>,
     last: u64,
+    readings: usize,
 }
 
 impl<S, W> Default for Readers<S, W> {
     fn default() -> Self {
         let (answered, answers) = mpsc::channel();
-        Self { threads: Vec::new(), answered, answers, asked: HashMap::new(), last: 0 }
+        Self { threads: Vec::new(), answered, answers, asked: HashMap::new(), last: 0, readings: 0 }
     }
 }
 
@@ -95,6 +96,7 @@ impl<S: Source, W: Eq + Hash> Readers<S, W> {
             self.take(batch, &mut answers);
         }
         self.bury();
+        self.readings = self.readings.wrapping_add(1);
         let before = self.last;
         let (busy, ready): (Vec<_>, Vec<_>) =
             tasks.into_iter().partition(|(whose, _)| self.asked.contains_key(whose));
@@ -105,7 +107,11 @@ impl<S: Source, W: Eq + Hash> Readers<S, W> {
         for _ in idle..ready.len().min(MAX_THREADS.saturating_sub(self.threads.len()) + idle) {
             self.threads.extend(Reader::start(self.answered.clone()));
         }
-        for (whose, tasks) in ready {
+        for (whose, mut tasks) in ready {
+            // Whoever is read first seems to be behind, and who comes last may not be read, if others take long: each
+            // is first at some readings.
+            let turn = self.readings.checked_rem(tasks.len()).unwrap_or(0);
+            tasks.rotate_left(turn);
             // One that has not come back has others wait only where there is no other.
             let load = |reader: &&mut Reader<S>| {
                 (reader.owes.first().is_some_and(|owed| *owed <= before), reader.owes.len())
@@ -203,6 +209,7 @@ mod tests {
     struct Made {
         lock: Mutex<()>,
         panics: bool,
+        takes: Duration,
         read: AtomicUsize,
     }
 
@@ -210,6 +217,7 @@ mod tests {
         fn counts(&self) -> Option<ProcessCounts> {
             assert!(!self.panics, "as the test wants it");
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            thread::sleep(self.takes);
             self.read.fetch_add(1, Ordering::SeqCst);
             Some(ProcessCounts::default())
         }
@@ -251,6 +259,23 @@ mod tests {
         drop(held);
         test_support::wait_until("it is read", Duration::from_secs(30), || read(&mut readers, &all).1 == 0);
         assert_eq!(read(&mut readers, &all), (4, 0));
+    }
+
+    #[test]
+    fn who_takes_long_does_not_keep_the_same_ones_of_its_tenant_from_being_read() {
+        let slow = Made { takes: TIME_OF_TENANT + PATIENCE / 5, ..Made::default() };
+        let all: Vec<Arc<Made>> = vec![Arc::new(slow), Arc::default(), Arc::default()];
+        let mut readers = Readers::default();
+        let are_read = || all.iter().all(|one| one.read.load(Ordering::SeqCst) > 0);
+        test_support::wait_until("each is read", 10 * TIME_OF_TENANT, || {
+            let task = |source: &Arc<Made>| Task {
+                source: Arc::clone(source),
+                wants_steps: Vec::new(),
+                processor: None,
+            };
+            readers.read(HashMap::from([(0, all.iter().map(task).collect())]), drop);
+            are_read()
+        });
     }
 
     #[test]
