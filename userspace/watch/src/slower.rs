@@ -51,6 +51,13 @@ impl Pace {
         Some((before, recent.sum::<f64>() / f64::from(u32::try_from(RECENT).unwrap_or(1))))
     }
 
+    /// Returns the change that is open, if the job is as slow now.
+    pub(crate) fn lasts(&self) -> Option<Change> {
+        let (before, now) = self.slower()?;
+        let mut recent = self.bins.iter().rev().take(RECENT);
+        recent.all(|pace| *pace < SLOWER * before).then_some(Change::Begins { now, before })
+    }
+
     /// Returns the pace before and now of a job that moves, and does much less than before. It may do something else
     /// now, so that this is only a suspicion.
     pub(crate) fn crawls(&self) -> Option<(f64, f64)> {

@@ -21,7 +21,10 @@ impl Job {
         let (comms, now) = (turn.comms, turn.now);
         let usual = comms.iter().filter_map(|state| state.rhythm.usual()).max();
         let stands = self.stands().any(Stands::is_open);
-        match self.pace.note(collectives, now, stands, usual) {
+        let change = self.pace.note(collectives, now, stands, usual);
+        // One that comes too soon after another alert begins later, while it lasts.
+        let change = change.or_else(|| self.pace.lasts().filter(|_| self.slower.is_none() && !stands));
+        match change {
             Some(Change::Begins { now: pace, before }) if self.may_begin(None, turn) => {
                 let mut event = self.begun(AlertKind::Slower, None, turn);
                 event.sentence = format!(

@@ -99,3 +99,27 @@ fn a_job_of_which_all_ranks_are_slower_says_so() {
     let [(_, Begin, Slower)] = world.told()[..] else { panic!("{:?}", world.told()) };
     assert!(world.events[0].1.sentence.contains("No GPU and no host stands out"));
 }
+
+/// An error of a GPU, and then the job gets slower: the second alert waits for its minute.
+#[test]
+fn a_job_that_gets_slower_just_after_another_alert_is_told_later() {
+    let mut world = World::new(4);
+    let many = |ranks: &mut Vec<Made>, by: u64| ranks.iter_mut().for_each(|rank| rank.launched += by);
+    world.pass(1000, |ranks, _| many(ranks, 20));
+    world.pass(30, |ranks, _| many(ranks, 10));
+    world.xids = vec![79];
+    world.pass(1, |ranks, _| many(ranks, 10));
+    world.xids.clear();
+    world.pass(300, |ranks, _| many(ranks, 10));
+    let slower: Vec<_> = world.told().into_iter().filter(|(_, _, kind)| *kind == Slower).collect();
+    let [(at, Begin, Slower)] = slower[..] else { panic!("{:?}", world.told()) };
+    assert!((1091..=1100).contains(&at), "{at}");
+    // What is over before it may be told is not told.
+    let mut world = World::new(4);
+    world.pass(1000, |ranks, _| many(ranks, 20));
+    for second in 1001..1400 {
+        world.xids = if second == 1031 { vec![79] } else { Vec::new() };
+        world.pass(1, |ranks, _| many(ranks, if second > 1065 { 20 } else { 10 }));
+    }
+    assert!(world.told().iter().all(|(_, _, kind)| *kind == Error), "{:?}", world.told());
+}
