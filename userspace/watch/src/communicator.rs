@@ -57,6 +57,8 @@ pub enum Waits {
 #[derive(Clone, Debug)]
 struct Part {
     moved_at: Duration,
+    /// When counters of one of them were read last.
+    read_at: Duration,
     /// It has moved since the reading before.
     moves: bool,
     rhythm: Rhythm,
@@ -117,7 +119,7 @@ impl CommState {
         let Some(known) = self.ranks.get_mut(&key) else {
             // A rank that has come is progress of the set-up.
             self.moved_at = now;
-            let part = Part { moved_at: now, moves: false, rhythm: Rhythm::default() };
+            let part = Part { moved_at: now, read_at: now, moves: false, rhythm: Rhythm::default() };
             self.parts.entry(process.whose().to_owned()).or_insert(part).moved_at = now;
             let counts = counts.cloned().unwrap_or_else(|| Counts { is_set_up: true, ..Counts::default() });
             self.has_moved |= counts.has_moved();
@@ -138,6 +140,7 @@ impl CommState {
         known.info = Arc::clone(&rank.info);
         let part = self.parts.get_mut(known.process.whose());
         let (Some(counts), Some(part)) = (counts, part) else { return };
+        part.read_at = now;
         // Since when it stands is counted from the call on that all ranks make.
         if (counts.is_ending, counts.is_set_up) != (known.counts.is_ending, known.counts.is_set_up) {
             (self.moved_at, part.moved_at) = (now, now);
@@ -228,9 +231,19 @@ impl CommState {
         if !self.is_shared() {
             return self.moved_at;
         }
+        self.parts_here().map(|part| part.moved_at).min().unwrap_or(self.moved_at)
+    }
+
+    /// Returns the time for which ranks of a tenant are known to stand: until their counters were read last. Of what is
+    /// not read, nothing is seen to move.
+    pub(crate) fn known_to_stand(&self) -> Duration {
+        let known = self.parts_here().map(|part| part.read_at.saturating_sub(part.moved_at));
+        known.max().unwrap_or_default()
+    }
+
+    fn parts_here(&self) -> impl Iterator<Item = &Part> {
         let is_here = |whose: &str| self.here().any(|rank| rank.process.whose() == whose);
-        let parts = self.parts.iter().filter(|(whose, _)| is_here(whose));
-        parts.map(|(_, part)| part.moved_at).min().unwrap_or(self.moved_at)
+        self.parts.iter().filter(move |(whose, _)| is_here(whose)).map(|(_, part)| part)
     }
 
     /// Returns the time for which the ranks of this tenant stand.
@@ -255,30 +268,39 @@ impl CommState {
 
     /// Returns what the ranks of this tenant alone are.
     pub(crate) fn of_tenant(&self, whose: &str) -> Option<Self> {
-        self.parts.get(whose)?;
         if !self.is_shared() {
-            return Some(self.clone());
+            return self.parts.contains_key(whose).then(|| self.clone());
         }
-        self.clone().apart().into_iter().find(|own| own.key.tenant.as_deref() == Some(whose))
+        let is_own = |rank: &RankState| rank.process.whose() == whose;
+        let own = self.ranks.iter().filter(|(_, rank)| is_own(rank));
+        self.part(whose, own.map(|(at, rank)| (*at, rank.clone())).collect())
     }
 
     /// Tells the ranks of each tenant apart.
     pub(crate) fn apart(mut self) -> Vec<Self> {
-        let mut all: BTreeMap<String, Self> = BTreeMap::new();
+        let mut ranks: BTreeMap<String, BTreeMap<(u32, ProcessKey), RankState>> = BTreeMap::new();
         for (at, rank) in std::mem::take(&mut self.ranks) {
-            let whose = rank.process.whose();
-            let own = all.entry(whose.to_owned()).or_insert_with(|| {
-                let mut own = self.clone();
-                own.key = Arc::new(CommKey { tenant: Some(whose.to_owned()), ..(*self.key).clone() });
-                own.parts.retain(|of, _| of == whose);
-                if let Some(part) = own.parts.get(whose) {
-                    (own.moved_at, own.rhythm) = (part.moved_at, part.rhythm.clone());
-                }
-                own
-            });
-            own.ranks.insert(at, rank);
+            let own = ranks.entry(rank.process.whose().to_owned()).or_default();
+            own.insert(at, rank);
         }
-        all.into_values().collect()
+        ranks.into_iter().filter_map(|(whose, own)| self.part(&whose, own)).collect()
+    }
+
+    /// Makes a communicator of the ranks of one tenant. Those of others are not copied: there can be many, and each
+    /// is asked for.
+    fn part(&self, whose: &str, ranks: BTreeMap<(u32, ProcessKey), RankState>) -> Option<Self> {
+        let part = self.parts.get(whose).filter(|_| !ranks.is_empty())?;
+        Some(Self {
+            key: Arc::new(CommKey { tenant: Some(whose.to_owned()), ..(*self.key).clone() }),
+            name: self.name.clone(),
+            ranks,
+            moved_at: part.moved_at,
+            has_moved: self.has_moved,
+            was_seen_to_move: self.was_seen_to_move,
+            rhythm: part.rhythm.clone(),
+            parts: [(whose.to_owned(), part.clone())].into(),
+            was_seen: self.was_seen,
+        })
     }
 
     /// Returns the ranks that have launched fewer collectives than another one of this host that NCCL counts

@@ -47,6 +47,8 @@ pub(crate) struct Suspect {
     key: Arc<CommKey>,
     waits: Waits,
     stands: Duration,
+    /// Its counters were read for so long meanwhile.
+    is_known: bool,
     is_gone: bool,
     /// Counters know of nobody who waits: ranks can be in a call that all must make, as `ncclCommSplit`, or, where
     /// nothing was ever launched, wait before they launch the first operation.
@@ -240,10 +242,7 @@ impl Standing {
         let Some((_, suspects)) = self.looking.take() else { return Outcome::Nothing };
         self.blind += 1;
         self.put_off(now);
-        let Some(suspect) = worst(&suspects).filter(|suspect| suspect.waits == Waits::Yes && self.blind > 1)
-        else {
-            return Outcome::Nothing;
-        };
+        let Some(suspect) = worst(&suspects).filter(|_| self.blind > 1) else { return Outcome::Nothing };
         let kind = if suspect.is_gone { AlertKind::Gone } else { AlertKind::Hang };
         let key = Arc::clone(&suspect.key);
         let comms = [Arc::clone(&key)].into();
@@ -299,9 +298,10 @@ fn is_of(suspect: &Suspect, (hash, n_ranks): &(String, u32)) -> bool {
     suspect.key.hash == *hash && suspect.key.n_ranks == *n_ranks
 }
 
-/// Returns the suspect of which counters tell most: that somebody waits, and for longest.
+/// Returns the suspect that stands longest of those of which counters alone tell enough: that somebody waits.
 fn worst(suspects: &[Suspect]) -> Option<&Suspect> {
-    suspects.iter().max_by_key(|suspect| (suspect.waits, suspect.stands))
+    let told = suspects.iter().filter(|suspect| suspect.waits == Waits::Yes && suspect.is_known);
+    told.max_by_key(|suspect| suspect.stands)
 }
 
 /// Returns the communicators that stand longer than is usual for them, while a rank may wait in them; all of a job of
@@ -330,7 +330,10 @@ fn suspects(comms: &[&CommState], gpus: &[GpuState], settings: &Settings, now: D
             Waits::Unknown => settings.limit(state.usual().or(of_job)).max(UNKNOWN_AFTER),
         };
         let is_suspect = stands >= limit && !state.is_over();
-        is_suspect.then(|| Suspect { key: Arc::clone(&state.key), waits, stands, is_gone, is_quiet })
+        is_suspect.then(|| {
+            let is_known = state.known_to_stand() >= limit;
+            Suspect { key: Arc::clone(&state.key), waits, stands, is_known, is_gone, is_quiet }
+        })
     };
     comms.iter().filter_map(suspect).collect()
 }

@@ -36,6 +36,7 @@ struct Made {
     /// It has no such communicator yet.
     is_absent: bool,
     has_left: bool,
+    is_unread: bool,
 }
 
 /// A made-up job of ranks with one communicator, and the clock.
@@ -80,6 +81,7 @@ impl World {
             is_coming: false,
             is_absent: false,
             has_left: false,
+            is_unread: false,
         };
         Self {
             book: Book::new(Settings::default()),
@@ -123,7 +125,11 @@ impl World {
                 is_set_up: !made.is_coming,
                 ..Counts::default()
             };
-            let state = if made.has_left { RankCounts::Ended } else { RankCounts::Read(counts) };
+            let state = match (made.has_left, made.is_unread) {
+                (true, _) => RankCounts::Ended,
+                (_, true) => RankCounts::Unread,
+                _ => RankCounts::Read(counts),
+            };
             let rank = RankReading {
                 info: Arc::new(info),
                 state,

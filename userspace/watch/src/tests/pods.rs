@@ -115,6 +115,25 @@ fn a_hang_that_another_pod_feigns_holds_none_of_ones_own() {
     assert_eq!(told, [(Begin, Hang), (End, Hang), (End, Hang)]);
 }
 
+/// Each reading takes what is one tenant's out of what all have.
+#[test]
+fn what_each_of_many_pods_has_costs_no_copies_of_what_the_others_have() {
+    const PODS: usize = 250;
+    let mut world = World::new(PODS);
+    world.pods = (0..PODS).map(|pod| &*Box::leak(format!("pod-{pod}").into_boxed_str())).collect();
+    world.work(3);
+    let view = world.book.view().next().unwrap();
+    let begun = std::time::Instant::now();
+    for (at, pod) in world.pods.iter().enumerate() {
+        let own = view.comms[0].of_tenant(pod).unwrap();
+        let pids: Vec<u32> = own.ranks.keys().map(|(_, process)| process.pid).collect();
+        assert_eq!(pids, [100 + u32::try_from(at).unwrap()]);
+        assert!(own.key.tenant.as_deref() == Some(pod) && !own.is_shared());
+    }
+    assert!(view.comms[0].of_tenant("another").is_none());
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn errors_that_another_pod_feigns_hold_none_of_ones_own() {
     let mut world = world();

@@ -85,3 +85,28 @@ fn a_communicator_that_stands_from_the_first_reading_on_was_not_seen_to_move() {
     world.work(5);
     assert!(seen(&world));
 }
+
+/// Its memory does not answer, and so not to a dump either.
+#[test]
+fn a_job_that_is_not_read_is_not_said_to_stand_and_one_of_which_a_rank_is_read_is() {
+    for unread in [4, 3] {
+        let mut world = World::new(4);
+        world.work(100);
+        world.ranks.iter_mut().for_each(|rank| rank.in_flight = true);
+        world.work(1);
+        world.ranks[..unread].iter_mut().for_each(|rank| rank.is_unread = true);
+        world.dump = Some(Ok(Look::default()));
+        world.stand(600);
+        let hangs: Vec<_> = world.told().into_iter().filter(|told| told.2 == Hang).collect();
+        assert_eq!(hangs.len(), 4 - unread, "{:?}", world.told());
+    }
+    // It stood before: that was read.
+    let mut world = World::new(4);
+    world.work(100);
+    world.hang();
+    world.dump = None;
+    world.stand(30);
+    world.ranks.iter_mut().for_each(|rank| rank.is_unread = true);
+    world.stand(300);
+    let [(_, Begin, Hang)] = world.told()[..] else { panic!("{:?}", world.told()) };
+}
