@@ -11,6 +11,7 @@ pub(crate) use crate::sources::Offset;
 use super::{
     gathered::Gathered,
     launches::median,
+    sets::Sets,
     transits::{Both, End, Place, join},
 };
 
@@ -201,15 +202,41 @@ impl Bounds {
         *most_ns = (*most_ns).min(differs.saturating_add(NOTED_LATE_NS));
     }
 
-    fn clocks(mut self, folders: usize) -> Clocks {
+    fn clocks(self, folders: usize) -> Clocks {
+        let mut clocks: Vec<Option<Clock>> = vec![None; folders];
+        self.connected().into_iter().for_each(|connected| connected.add_clocks(&mut clocks));
+        let alone = |folder| Clock { against: folder, ..Clock::default() };
+        let all = clocks.into_iter().enumerate();
+        Clocks(all.map(|(folder, clock)| clock.unwrap_or_else(|| alone(folder))).collect())
+    }
+
+    /// Tells the folders apart that no messages connect, as those of windows of other times: what is known of one clock
+    /// says nothing of another one later, and each has bounds of its own.
+    fn connected(self) -> Vec<Self> {
+        let mut sets = Sets::default();
+        self.0.keys().for_each(|(from, to)| sets.join(*from, *to));
+        let numbered = sets.sets().into_iter().enumerate();
+        let of_set =
+            |(number, folders): (usize, Vec<usize>)| folders.into_iter().map(move |one| (one, number));
+        let numbers: HashMap<usize, usize> = numbered.flat_map(of_set).collect();
+        let mut parts: BTreeMap<Option<usize>, Self> = BTreeMap::new();
+        for (pair, bounds) in self.0 {
+            let part = parts.entry(numbers.get(&pair.0).copied()).or_default();
+            part.0.insert(pair, bounds);
+        }
+        parts.into_values().collect()
+    }
+
+    /// Adds the clocks of folders that messages connect.
+    fn add_clocks(mut self, clocks: &mut [Option<Clock>]) {
         let windows: BTreeSet<u64> = self.0.values().flat_map(|bounds| bounds.keys().copied()).collect();
         let windows: Vec<u64> = windows.into_iter().take(MAX_WINDOWS).collect();
         for bounds in self.0.values_mut() {
             carry(bounds, windows.iter());
             carry(bounds, windows.iter().rev());
         }
-        let mut clocks: Vec<Option<Clock>> = vec![None; folders];
-        for first in 0..folders {
+        let folders: BTreeSet<usize> = self.0.keys().flat_map(|(from, to)| [*from, *to]).collect();
+        for first in folders {
             let Some(clock) = clocks.get_mut(first).filter(|clock| clock.is_none()) else { continue };
             *clock = Some(Clock { against: first, ..Clock::default() });
             for window in &windows {
@@ -225,7 +252,6 @@ impl Bounds {
                 }
             }
         }
-        Clocks(clocks.into_iter().map(Option::unwrap_or_default).collect())
     }
 
     /// Returns by how much the clocks of other folders can be ahead of that of `first` at most, over any
@@ -326,6 +352,31 @@ mod tests {
         assert!((1_500_000..1_600_000).contains(&found.error_ns), "{found:?}");
         let wall = BEGIN + 100;
         assert!(clocks.common_ns(1, wall).abs_diff(wall + 5_000_000) <= clocks.error_ns(1));
+    }
+
+    /// Windows of a day: what is said of one is of its own time, however many there were before.
+    #[test]
+    fn clocks_of_recordings_of_other_times_are_known_by_their_own_messages() {
+        let mut messages = Messages::new();
+        // An hour and a half, and ten seconds later.
+        for (pair, seconds) in [([0, 1], 0..5400), ([2, 3], 6000..6010)] {
+            for second in seconds {
+                let at = BEGIN + second * 1_000_000_000;
+                let [here, there] = pair;
+                let by_there = |ns: u64| ns + 37_000_000_000;
+                messages.entry((here, there)).or_default().push((at, by_there(at + 50_000)));
+                messages.entry((there, here)).or_default().push((by_there(at + 60_000), at + 110_000));
+            }
+        }
+        let clocks = Clocks::by(&messages, 5);
+        assert_eq!([0, 1, 2, 3, 4].map(|folder| clocks.against(folder)), [0, 0, 2, 2, 4]);
+        for folder in [1, 3] {
+            let whole = clocks.whole(folder).unwrap();
+            assert!(
+                whole.ahead_ns.abs_diff(37_000_000_000) <= whole.error_ns && whole.error_ns < 1_000_000,
+                "{whole:?}"
+            );
+        }
     }
 
     #[test]
