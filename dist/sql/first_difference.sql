@@ -15,6 +15,8 @@ WITH ops AS (
     SELECT DISTINCT job, communicator, seq, rank, host, coll, dtype, redOp, root, count
     FROM op
     WHERE seq % 2 = 0 AND coll NOT IN ('Send', 'Recv') AND COALESCE(seqLocal, false) = false
+        -- A replay has the number of the op that was captured.
+        AND graphLaunch IS NULL
 ),
 signed AS (
     SELECT

@@ -16,6 +16,8 @@ WITH launches AS (
     SELECT job, communicator, seq, rank, host, MIN(wall_ns) AS at_ns
     FROM op
     WHERE seq % 2 = 0 AND coll NOT IN ('Send', 'Recv') AND wall_ns IS NOT NULL AND COALESCE(seqLocal, false) = false
+        -- A replay has the number of the op that was captured.
+        AND graphLaunch IS NULL
     GROUP BY job, communicator, seq, rank, host
 ),
 compared AS (

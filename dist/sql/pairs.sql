@@ -18,11 +18,13 @@ WITH calls AS (
         pattern AS op,
         COALESCE(collApi, coll) AS called,
         seq,
+        -- A replay of a CUDA graph has the number of the op that was captured.
+        graphLaunch,
         -- A call has a row for each of its channels.
         MAX(bytes) AS bytes
     FROM op
     WHERE pattern IN ('SEND', 'RECV')
-    GROUP BY job, communicator, rank, root, pattern, COALESCE(collApi, coll), seq
+    GROUP BY job, communicator, rank, root, pattern, COALESCE(collApi, coll), seq, graphLaunch
 ),
 moved AS (
     SELECT
@@ -57,5 +59,6 @@ LEFT JOIN moved
     AND calls.peer = moved.peer
     AND calls.op = moved.op
     AND calls.seq = moved.seq
+    AND calls.graphLaunch IS NULL
 GROUP BY calls.job, calls.communicator, calls.rank, calls.op, calls.peer, calls.called
 ORDER BY calls.job, calls.communicator, calls.rank, calls.op, calls.peer, calls.called;

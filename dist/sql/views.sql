@@ -19,7 +19,8 @@ WITH launches AS (
         MIN(wall_ns) AS wall_ns,
         MAX(CASE WHEN wall_ns IS NULL OR COALESCE(seqLocal, false) THEN 1 ELSE 0 END) AS apart
     FROM op
-    WHERE seq % 2 = 0 AND coll NOT IN ('Send', 'Recv')
+    -- A replay has the number of the op that was captured.
+    WHERE seq % 2 = 0 AND coll NOT IN ('Send', 'Recv') AND graphLaunch IS NULL
     GROUP BY job, host, pid, communicator, rank, seq, coll, dtype, count
 )
 SELECT

@@ -30,12 +30,14 @@ struct Driver {
     update: Three,
     destroy_exec: Three,
     destroy_graph: Three,
+    begin_capture: Three,
+    end_capture: Three,
 }
 
 impl Driver {
     fn load(path: &Path) -> Result<Self> {
         let set = library::exported(path, c"ncclflow_double_set")?;
-        // SAFETY: the double's function, which takes a table of five functions.
+        // SAFETY: the double's function, which takes a table of seven functions.
         let set = unsafe { transmute::<usize, unsafe extern "C" fn(*const usize)>(set) };
         // SAFETY: as above.
         unsafe { set(graph::of_driver().as_ptr()) };
@@ -48,6 +50,8 @@ impl Driver {
             update: function(c"cuGraphExecUpdate_v2")?,
             destroy_exec: function(c"cuGraphExecDestroy")?,
             destroy_graph: function(c"cuGraphDestroy")?,
+            begin_capture: function(c"cuStreamBeginCapture_v2")?,
+            end_capture: function(c"cuStreamEndCapture")?,
         })
     }
 }
@@ -64,6 +68,8 @@ struct Run<'a> {
     comm: &'a Comm,
     driver: Driver,
     flights: Vec<Flight<'a>>,
+    /// Where the driver leaves the graphs of captures.
+    captured: Box<usize>,
     launches: u64,
     unknown: u64,
     without: u64,
@@ -83,16 +89,36 @@ impl Run<'_> {
         }
     }
 
-    /// Captures these operations, one after the other. Returns the graph.
-    fn capture(&mut self, holds: &[Shape]) -> Result<usize> {
-        let graph = graph::begin_capture(&self.comm.stream);
-        for shape in holds {
-            self.flights.push(workload::issue(self.nccl, *shape, self.comm)?);
-        }
-        Ok(graph::end_capture(graph))
+    fn stream(&self) -> usize {
+        std::sync::Arc::as_ptr(&self.comm.stream) as usize
     }
 
-    fn instantiate(&mut self, graph: usize, holds: &[Shape]) -> Exec {
+    fn begin_capture(&self) {
+        (self.driver.begin_capture)(self.stream(), 0, 0);
+    }
+
+    /// Ends a capture. Returns the graph.
+    fn end_capture(&mut self) -> usize {
+        let place = (&raw mut *self.captured) as usize;
+        (self.driver.end_capture)(self.stream(), place, 0);
+        *self.captured
+    }
+
+    fn issue(&mut self, shapes: &[Shape]) -> Result<()> {
+        for shape in shapes {
+            self.flights.push(workload::issue(self.nccl, *shape, self.comm)?);
+        }
+        Ok(())
+    }
+
+    /// Captures these operations, one after the other. Returns the graph.
+    fn capture(&mut self, holds: &[Shape]) -> Result<usize> {
+        self.begin_capture();
+        self.issue(holds)?;
+        Ok(self.end_capture())
+    }
+
+    fn instantiate(&self, graph: usize, holds: &[Shape]) -> Exec {
         let mut handle = Box::new(0usize);
         (self.driver.instantiate)((&raw mut *handle) as usize, graph, 0);
         Exec { handle, holds: holds.to_vec() }
@@ -100,16 +126,20 @@ impl Run<'_> {
 
     fn made(&mut self, holds: &[Shape]) -> Result<Exec> {
         let graph = self.capture(holds)?;
+        Ok(self.made_of(graph, holds))
+    }
+
+    fn made_of(&self, graph: usize, holds: &[Shape]) -> Exec {
         let exec = self.instantiate(graph, holds);
         (self.driver.destroy_graph)(graph, 0, 0);
-        Ok(exec)
+        exec
     }
 
     /// Launches an executable whose content a recording can know, or not.
     fn launch(&mut self, exec: &Exec, is_known: bool, times: u64) {
         let stream = &self.comm.stream;
         for _ in 0..times {
-            (self.driver.launch)(*exec.handle, std::sync::Arc::as_ptr(stream) as usize, 0);
+            (self.driver.launch)(*exec.handle, self.stream(), 0);
         }
         stream.wait(stream.mark(), None);
         self.launches += times;
@@ -138,18 +168,23 @@ impl Run<'_> {
         ];
         let peers = [self.shape(OpKind::SendRecv, 16384)];
         // Connections are made at the first use, outside of a graph.
-        for shape in [few[0], many[1], peers[0]] {
-            self.flights.push(workload::issue(self.nccl, shape, self.comm)?);
-        }
+        self.issue(&[few[0], many[1], peers[0]])?;
         self.comm.stream.wait(self.comm.stream.mark(), None);
         let early = self.made(&few)?;
+        // One that is under way when the recording begins.
+        self.begin_capture();
+        self.issue(&few)?;
         let rank = self.comm.rank;
         let of_rank = |what: &str| format!("{}{what}.{rank}", file.display());
         fs::write(of_rank(".ready"), "")?;
         while !file.exists() {
             thread::sleep(Duration::from_millis(5));
         }
+        self.issue(&few)?;
+        let graph = self.end_capture();
+        let partly = self.made_of(graph, &[few[0], few[0]]);
         self.launch(&early, false, TIMES);
+        self.launch(&partly, false, TIMES);
         let empty = self.made(&[])?;
         self.launch(&empty, true, TIMES);
         let first = self.made(&few)?;
@@ -160,7 +195,7 @@ impl Run<'_> {
             self.launch(&first, true, 2);
         }
         // Outside of graphs, between them.
-        self.flights.push(workload::issue(self.nccl, few[0], self.comm)?);
+        self.issue(&few)?;
         self.comm.stream.wait(self.comm.stream.mark(), None);
         let with_peers = self.made(&peers)?;
         self.launch(&with_peers, true, TIMES);
@@ -201,7 +236,7 @@ impl Run<'_> {
             let ended = scope.spawn(|| self.launch(&elsewhere, true, TIMES)).join();
             ended.map_err(|_| anyhow::anyhow!("a thread panicked"))
         })?;
-        for exec in [early, empty, second, with_peers, updated, elsewhere] {
+        for exec in [early, partly, empty, second, with_peers, updated, elsewhere] {
             self.destroy(exec);
         }
         let truth = serde_json::json!({
@@ -227,6 +262,7 @@ pub(crate) fn run(options: &Options, file: &Path, nccl: &Nccl, _rank: u32, comms
         comm,
         driver,
         flights: Vec::new(),
+        captured: Box::new(0),
         launches: 0,
         unknown: 0,
         without: 0,

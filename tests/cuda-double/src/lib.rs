@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const NOT_INITIALIZED: c_int = 3;
 
 /// What the functions do, in the order of [`ncclflow_double_set`]'s table.
-static DOES: [AtomicUsize; 5] = [const { AtomicUsize::new(0) }; 5];
+static DOES: [AtomicUsize; 7] = [const { AtomicUsize::new(0) }; 7];
 
 type Does = extern "C" fn(usize, usize, usize) -> c_int;
 
@@ -24,10 +24,11 @@ fn go(which: usize, arguments: [usize; 3]) -> c_int {
     does(first, second, third)
 }
 
-/// Sets what instantiate, launch, update, destroying an executable and destroying a graph do, in this order.
+/// Sets what instantiate, launch, update, destroying an executable and destroying a graph do, and beginning and
+/// ending a capture, in this order.
 ///
 /// # Safety
-/// `table` has five functions that take three words.
+/// `table` has seven functions that take three words.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclflow_double_set(table: *const usize) {
     for (at, does) in DOES.iter().enumerate() {
@@ -54,4 +55,6 @@ functions! {
     cuGraphExecUpdate_v2 = 2;
     cuGraphExecDestroy = 3;
     cuGraphDestroy = 4;
+    cuStreamBeginCapture_v2 = 5;
+    cuStreamEndCapture = 6;
 }

@@ -1,5 +1,6 @@
 //! Launches of CUDA graphs: what is recorded of replays, against what each rank has launched. The ranks capture,
-//! instantiate, launch, update and destroy graphs through a double of CUDA's driver; one of them before the recording.
+//! instantiate, launch, update and destroy graphs through a double of CUDA's driver; one of them is captured before the
+//! recording, and one when it begins.
 
 use ncclflow_e2e::harness::prelude::*;
 
@@ -10,15 +11,20 @@ const SHARED_MEMORY: &str = "--env NCCL_SHM_DISABLE=0";
 
 /// Starts a job that has captured its first graph, and waits for the word.
 fn job(version: &str, options: &str) -> Option<World> {
-    let cuda = programs::cuda_double()?;
-    let workload = format!("--mode processes --graphs {{}}/graphs --cuda {} {options}", cuda.display());
-    let world = World::start(version, &workload)?;
+    World::start(version, &workload(&programs::cuda_double()?, options)).map(ready)
+}
+
+fn workload(cuda: &Path, options: &str) -> String {
+    format!("--mode processes --graphs {{}}/graphs --cuda {} {options}", cuda.display())
+}
+
+fn ready(world: World) -> World {
     if let Err(error) = world.bed.go() {
         panic!("the job does not begin: {error:#}");
     }
     let is_ready = || (0..2).all(|rank| world.path(&format!("graphs.ready.{rank}")).exists());
     wait_until("each rank has captured a graph", Duration::from_mins(1), is_ready);
-    Some(world)
+    world
 }
 
 /// What the ranks say that they have launched.
@@ -136,10 +142,10 @@ fn replays_that_the_proxy_gets_are_not_counted_twice() {
             }
             let mut expected = Counts::new();
             for (name, times) in replayed(truth) {
-                // Beside them: a call outside of graphs, the graph that was captured before, and the launch behind
-                // an update that was refused.
+                // Beside them: a call outside of graphs, the graphs that were captured before, wholly and in part, and
+                // the launch behind an update that was refused.
                 let others = match name.as_str() {
-                    "AllReduce 1024" => 1 + 5,
+                    "AllReduce 1024" => 1 + 5 + 2 * 5,
                     "AllReduce 16384" => 1,
                     _ => 0,
                 };
@@ -161,14 +167,8 @@ fn of_a_whole_node_the_driver_is_probed_only_in_jobs_of_nccl() {
     let Some(mut world) = job("2.27.5-cu12", SHARED_MEMORY) else { return };
     let pids: BTreeSet<u32> = world.bed.ready.pids.iter().copied().collect();
     let recorder = Recorder::start_all(&world.ncclflow, &world.out(), &["--comm", "ncclflow-bed"]).unwrap();
-    let is_followed = || {
-        let session = session_so_far(&world.out());
-        // Jobs of others can run here.
-        let is_ours = |target: &&Value| pids.contains(&u32::try_from(number(&target["pid"])).unwrap());
-        let targets = list(&session["targets"]).iter().filter(is_ours);
-        targets.filter(|target| list(&target["libraries"]).len() == 2).count() == pids.len()
-    };
-    wait_until("both ranks are followed", Duration::from_mins(1), is_followed);
+    // Jobs of others can run here.
+    wait_for_targets("both ranks are followed", &world, &pids, has_driver);
     world.touch("graphs");
     world.bed.end();
     recorder.interrupt().unwrap();
@@ -178,6 +178,77 @@ fn of_a_whole_node_the_driver_is_probed_only_in_jobs_of_nccl() {
     let is_ours = |line: &&Value| pids.contains(&u32::try_from(number(&line["pid"])).unwrap());
     let lines: Vec<Value> = (0..2).flat_map(|rank| ops(&world, rank)).collect();
     assert_eq!(lines.iter().filter(is_ours).filter(replays).count() as u64, in_all);
+}
+
+/// What is known so far of these processes.
+fn targets(world: &World, pids: &BTreeSet<u32>) -> Vec<Value> {
+    let session = session_so_far(&world.out());
+    let is_one = |target: &&Value| pids.contains(&u32::try_from(number(&target["pid"])).unwrap());
+    list(&session["targets"]).iter().filter(is_one).cloned().collect()
+}
+
+fn wait_for_targets(what: &str, world: &World, pids: &BTreeSet<u32>, is_so: impl Fn(&Value) -> bool) {
+    wait_until(what, Duration::from_mins(1), || {
+        let targets = targets(world, pids);
+        targets.len() == pids.len() && targets.iter().all(&is_so)
+    });
+}
+
+fn has_driver(target: &Value) -> bool {
+    list(&target["libraries"]).len() == 2
+}
+
+#[test]
+fn a_job_whose_nccl_has_changed_is_not_traced_whatever_else_it_has() {
+    let Some(cuda) = programs::cuda_double() else { return };
+    let copy = |library: &Path, folder: &Path| {
+        let copy = folder.join("libnccl.so.2");
+        fs::copy(library, &copy)?;
+        Ok(copy)
+    };
+    let Some(world) = World::of_copy("2.27.5-cu12", copy, &workload(&cuda, SHARED_MEMORY)) else { return };
+    let mut world = ready(world);
+    let pids: BTreeSet<u32> = world.bed.ready.pids.iter().copied().collect();
+    let recorder = Recorder::start_all(&world.ncclflow, &world.out(), &["--comm", "ncclflow-bed"]).unwrap();
+    wait_for_targets("both ranks are followed", &world, &pids, has_driver);
+    let mut library = File::options().append(true).open(&world.library).unwrap();
+    std::io::Write::write_all(&mut library, b"more").unwrap();
+    wait_for_targets("both ranks are let go", &world, &pids, |target| {
+        list(&target["libraries"]).is_empty() || target["untraced"].is_string()
+    });
+    let targets = targets(&world, &pids);
+    world.touch("graphs");
+    world.bed.end();
+    recorder.interrupt().unwrap();
+    assert!(targets.iter().all(|target| target["untraced"].is_string()), "{targets:#?}");
+}
+
+/// A name is the process's own choice.
+#[test]
+fn the_driver_under_the_name_of_nccl_is_no_nccl() {
+    let Some(cuda) = programs::cuda_double() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let [driver, misnamed] = ["libcuda.so.1", "libnccl.so.2"].map(|name| folder.path().join(name));
+    fs::copy(cuda, &driver).unwrap();
+    fs::hard_link(&driver, &misnamed).unwrap();
+    let Some(world) = World::start("2.27.5-cu12", &workload(&driver, SHARED_MEMORY)) else { return };
+    let mut world = ready(world);
+    let pids: BTreeSet<u32> = world.bed.ready.pids.iter().copied().collect();
+    let recorder = Recorder::start_all(&world.ncclflow, &world.out(), &[]).unwrap();
+    wait_for_targets("both ranks are followed", &world, &pids, has_driver);
+    let text = "import mmap, sys, time\n\
+                file = open(sys.argv[1], 'rb')\n\
+                code = mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC)\n\
+                print('done', flush=True)\ntime.sleep(600)\n";
+    let mut other = Killed::start(Command::new("python3").args(["-c", text]).arg(&misnamed)).unwrap();
+    assert_eq!(other.line().unwrap(), "done");
+    let pid = BTreeSet::from([other.0.id()]);
+    wait_for_targets("the other process is looked at", &world, &pid, |_| true);
+    let found = targets(&world, &pid);
+    world.touch("graphs");
+    world.bed.end();
+    recorder.interrupt().unwrap();
+    assert!(found.iter().all(|target| target["untraced"].is_string()), "{found:#?}");
 }
 
 #[test]

@@ -69,7 +69,8 @@ pub(crate) struct Point {
 impl Iterations {
     pub(crate) fn add(&mut self, host: usize, comm: usize, key: RankKey, op: &Op, offset_ns: u64) {
         let row = &op.row;
-        if row.pattern.is_numbered_apart() {
+        // A replay that the launch of its graph tells has the number of the captured op.
+        if row.pattern.is_numbered_apart() || row.graph_launch.is_some() {
             return;
         }
         let of = (host, key.pid);

@@ -1,12 +1,13 @@
 //! CUDA graphs: what is captured of streams, and its replays. A graph's nodes run in the order in which they were
 //! captured, all on the stream that it is launched on.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::launch::{self, Launch};
-use super::stream::{self, Stream, StreamHandle};
+use super::stream::{self, StreamHandle};
 use super::{INVALID_VALUE, SUCCESS, Status, entry, lock, put};
 
 type HostFn = extern "C" fn(*mut c_void);
@@ -52,29 +53,38 @@ impl Graph {
     }
 }
 
-/// Captures what `stream` is given until [`end_capture`].
-pub(crate) fn begin_capture(stream: &Stream) -> Arc<Graph> {
+/// Graphs that capture, by the handles of their streams.
+static CAPTURING: Mutex<BTreeMap<usize, Arc<Graph>>> = Mutex::new(BTreeMap::new());
+
+/// Captures what a stream is given until [`end_capture`].
+extern "C" fn begin_capture(handle: StreamHandle, _mode: usize, _: usize) -> Status {
     static CAPTURES: AtomicU64 = AtomicU64::new(0);
     let id = CAPTURES.fetch_add(1, Ordering::Relaxed) + 1;
     let graph = Arc::new(Graph { id, is_capturing: AtomicBool::new(true), content: Mutex::default() });
-    stream.join(&graph);
-    graph
+    stream::from_handle(handle).join(&graph);
+    lock(&CAPTURING).insert(handle as usize, graph);
+    SUCCESS
 }
 
-/// Ends a capture, and returns the graph's handle.
-pub(crate) fn end_capture(graph: Arc<Graph>) -> usize {
+/// Ends a capture, and gives the graph's handle.
+unsafe extern "C" fn end_capture(handle: StreamHandle, place: *mut usize, _: usize) -> Status {
+    let Some(graph) = lock(&CAPTURING).remove(&(handle as usize)) else { return INVALID_VALUE };
     graph.is_capturing.store(false, Ordering::Release);
-    Arc::into_raw(graph) as usize
+    // SAFETY: the caller's pointer.
+    unsafe { put(place, Arc::into_raw(graph) as usize) };
+    SUCCESS
 }
 
 /// The functions of CUDA's driver behind the double's exports, in the order of its table.
-pub(crate) fn of_driver() -> [usize; 5] {
+pub(crate) fn of_driver() -> [usize; 7] {
     [
         instantiate as *const () as usize,
         launch_exec as *const () as usize,
         update as *const () as usize,
         destroy_exec as *const () as usize,
         destroy_graph as *const () as usize,
+        begin_capture as *const () as usize,
+        end_capture as *const () as usize,
     ]
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn recorded(name: &str) -> Recorded {
             records.push(record);
         }
         Item::End(text) => report = Some(text),
-        Item::Event(_) => {}
+        Item::Event(_) | Item::Gap => {}
     };
     while reader.read_next(&Selection::ALL, &mut take).unwrap() == Progress::Read {}
     let report = report.unwrap();

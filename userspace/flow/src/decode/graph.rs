@@ -15,6 +15,7 @@ pub struct Answer {
 pub struct GraphEvent {
     pub origin: Origin,
     pub moment: GraphMoment,
+    pub stream: u64,
     pub graph: u64,
     pub capture: u64,
     pub exec: u64,
@@ -38,6 +39,7 @@ pub(super) fn graph(spans: &GraphSpans, record: &RecordView<'_>) -> Result<Graph
     Ok(GraphEvent {
         origin: record.origin(),
         moment: spans.moment,
+        stream: number(spans.stream.as_ref())?,
         graph: number(spans.graph.as_ref())?,
         capture: number(spans.capture.as_ref())?,
         exec: number(spans.exec.as_ref())?,

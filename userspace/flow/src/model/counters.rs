@@ -86,11 +86,11 @@ counters! {
         launches: u64;
         /// Launches among them whose captured ops are known.
         replays: u64;
-        /// Launches of graphs of which nothing is known: they were instantiated before the recording, or while
-        /// records of their process were lost, or it was not seen which executable came of it.
+        /// Launches of graphs of which not all is known: their capture was not seen from its beginning to its end,
+        /// they are clones or were made node by node, records of their process were lost, or it was not seen which
+        /// executable came of them.
         unknown: u64;
-        /// Launches of graphs in which no op was seen to be captured: they have none, or they hold another graph,
-        /// a clone, or what was captured before the recording.
+        /// Launches of graphs whose whole capture was seen, without an op of NCCL.
         without_ops: u64;
         /// Ops in those replays that have lines: those without a proxy. (Others are seen as they are posted.)
         ops: u64;

@@ -4,7 +4,9 @@
 //! is the launch of the executable. Its content is followed from the capture on: NCCL ties its plans to the graph
 //! (`ncclCudaGraphAddDestructor`), the graph is instantiated, and where the driver leaves the executable is read at
 //! the next call. An answer that does not stand for certain is not taken; launches of such executables are counted
-//! as unknown.
+//! as unknown. So are those of graphs whose capture was not seen from its beginning to its end: they can hold more.
+
+mod content;
 
 use std::{
     collections::VecDeque,
@@ -16,13 +18,13 @@ use std::{
 
 use foldhash::{HashMap, HashSet};
 
+use self::content::{Content, condensed};
 use super::{
     counters::GraphCounters,
     flow::{FlowRecord, RECORD_BYTES, WORDS_BYTES},
 };
 use crate::{
-    decode::{Answer, GraphEvent, Origin, PlanEvent, ProxyOp, Ring, Tree},
-    schema::Observed,
+    decode::{Answer, GraphEvent, Origin, PlanEvent},
     wire::GraphMoment,
 };
 
@@ -30,57 +32,61 @@ use crate::{
 const MAX_OBJECTS: usize = 65_536;
 /// Threads that are kept.
 const MAX_THREADS: usize = 4096;
-/// Captured ops that are kept, in all graphs.
-const MAX_OPS: usize = 65_536;
-/// Plans of a thread that are tied to a graph and not launched yet, and ops of a thread that were planned since its
-/// last call of the API.
+/// Plans of a thread that are tied to a graph and not launched yet.
 const MAX_WAITING: usize = 4096;
+/// Ops, times channels, of a plan, or of a thread since its last call of the API.
+const MAX_PLANNED: usize = 16_384;
+/// Greatest handle of a stream that means another one in each thread (`CU_STREAM_PER_THREAD`).
+const PER_THREAD: u64 = 2;
 /// Lines of replayed ops that a process can have in a second, and at once: a launch is one record, whatever it holds.
 const OPS_A_SECOND: u64 = 50_000;
 const OPS_AT_ONCE: u64 = 200_000;
 
-/// Ops, counted among all that are kept.
-#[derive(Debug, Default)]
-struct Ops {
-    records: Vec<FlowRecord>,
-    kept: Arc<AtomicUsize>,
-}
-
-impl Drop for Ops {
-    fn drop(&mut self) {
-        self.kept.fetch_sub(self.records.len(), Ordering::Relaxed);
-    }
-}
-
-/// What a graph holds.
-#[derive(Clone, Debug, Default)]
-struct Content {
-    ops: Arc<Ops>,
-    /// Number of the capture.
-    capture: u64,
-    /// It is not known what else the graph holds.
-    is_mixed: bool,
-    /// Ops that the proxy is posted at each replay, which tells them.
-    by_proxy: u64,
-    /// Ops beyond the number that is kept.
-    left_out: u64,
-    /// Records of the process that were lost when it began.
+/// Beginning of a capture.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    /// Its number among those of the process, from 1 on.
+    number: u64,
+    /// Records of the process that were lost until then.
     lost: u64,
+    /// The graph was there before.
+    is_into: bool,
+}
+
+/// What the answer of a call tells.
+#[derive(Debug)]
+enum Asked {
+    /// Executable that is made of a graph with this content, if it is known.
+    Executable(Option<Content>),
+    /// Whether this executable got that content.
+    Update(u64, Option<Content>),
+    /// Graph that a capture has made; `None`: its beginning was not seen.
+    Graph(Option<Begun>),
 }
 
 /// A call whose answer is to come.
 #[derive(Debug)]
 struct Pending {
     answer: Answer,
-    /// Executable that is updated; `None`: one is made.
-    updates: Option<u64>,
-    content: Content,
+    asked: Asked,
+}
+
+/// Ops that a thread has planned, with their communicator.
+#[derive(Debug, Default)]
+struct Planned {
+    ops: Vec<(u64, FlowRecord)>,
+    /// There were more than are kept.
+    is_cut: bool,
 }
 
 /// The CUDA graphs of a process.
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
     captures: HashMap<u64, Content>,
+    /// Number of captures that have begun.
+    begins: u64,
+    /// Captures in progress, by their stream; by thread, too, where a handle means another stream in each thread.
+    begun: HashMap<(u64, u32), Begun>,
     /// Executables, with what they hold; `None`: not known.
     execs: HashMap<u64, Option<Content>>,
     /// Executables that were destroyed: their addresses can come again.
@@ -91,8 +97,8 @@ pub(super) struct Graphs {
     /// Graph that captures the thread's plans of a communicator.
     capturing: HashMap<(u32, u64), u64>,
     /// Ops of the plan that is being taken, or, where ops are seen call by call, those that a thread has planned
-    /// since its last call of the API; with their communicator.
-    planned: HashMap<u32, Vec<(u64, FlowRecord)>>,
+    /// since its last call of the API.
+    planned: HashMap<u32, Planned>,
     /// Number of captured ops that are kept.
     kept: Arc<AtomicUsize>,
     /// Lines that may be made now, and when that was so.
@@ -103,12 +109,17 @@ pub(super) struct Graphs {
 impl Graphs {
     /// Returns about how many bytes of memory graphs take.
     pub(super) fn held_bytes(&self) -> usize {
-        let planned: usize = self.planned.values().map(Vec::len).sum();
+        let planned: usize = self.planned.values().map(|planned| planned.ops.len()).sum();
         let tied: usize = self.tied.values().map(VecDeque::len).sum();
         let objects =
             self.captures.len() + self.execs.len() + self.destroyed.len() + self.pending.len() + tied;
-        (self.kept.load(Ordering::Relaxed) + planned) * RECORD_BYTES
-            + (objects + self.tied.len() + self.capturing.len()) * WORDS_BYTES
+        let threads = self.tied.len() + self.capturing.len() + self.begun.len() + self.planned.len();
+        (self.kept.load(Ordering::Relaxed) + planned) * RECORD_BYTES + (objects + threads) * WORDS_BYTES
+    }
+
+    /// Forgets all but the counts: records were passed over, by which graphs and executables can have come and gone.
+    pub(super) fn forget(&mut self) {
+        *self = Self { counters: self.counters, room: self.room, ..Self::default() };
     }
 
     /// Begins anew with the ops that this thread plans.
@@ -116,15 +127,16 @@ impl Graphs {
         if self.planned.len() >= MAX_THREADS && !self.planned.contains_key(&tid) {
             self.planned.clear();
         }
-        self.planned.entry(tid).or_default().clear();
+        // Room that is kept would not count as held.
+        self.planned.insert(tid, Planned::default());
     }
 
     /// Notes an op that a thread has planned, if it began.
     pub(super) fn planned(&mut self, tid: u32, comm: u64, record: &FlowRecord) {
-        if let Some(planned) = self.planned.get_mut(&tid)
-            && planned.len() < MAX_WAITING * 4
-        {
-            planned.push((comm, condensed(record)));
+        let Some(planned) = self.planned.get_mut(&tid) else { return };
+        planned.is_cut |= planned.ops.len() >= MAX_PLANNED;
+        if !planned.is_cut {
+            planned.ops.push((comm, condensed(record)));
         }
     }
 
@@ -147,40 +159,13 @@ impl Graphs {
             }
             self.capturing.insert(thread, graph);
         }
-        let planned = self.planned.remove(&tid).unwrap_or_default();
+        let Planned { ops, is_cut } = self.planned.remove(&tid).unwrap_or_default();
         if let Some(graph) = self.capturing.get(&thread).copied() {
-            self.capture(graph, planned.into_iter().map(|(_, record)| record));
-        }
-    }
-
-    /// Adds ops, given channel by channel, to what a graph holds.
-    fn capture(&mut self, graph: u64, records: impl Iterator<Item = FlowRecord>) {
-        let Some(content) = self.captures.get_mut(&graph) else { return };
-        let mut ops: Vec<FlowRecord> = Vec::new();
-        let mut places = HashMap::default();
-        for record in records {
-            let key = (record.comm.hash, record.comm.instance, record.seq);
-            if let Some(op) = places.get(&key).and_then(|at: &usize| ops.get_mut(*at)) {
-                op.needed |= record.needed;
-                op.incomplete |= record.incomplete;
-            } else {
-                places.insert(key, ops.len());
-                ops.push(record);
-            }
-        }
-        // An executable has been made of it already, and holds less.
-        let Some(of_graph) = Arc::get_mut(&mut content.ops) else {
-            content.is_mixed = true;
-            return;
-        };
-        for op in ops {
-            if op.needed {
-                content.by_proxy += 1;
-            } else if self.kept.load(Ordering::Relaxed) >= MAX_OPS {
-                content.left_out += 1;
-            } else {
-                self.kept.fetch_add(1, Ordering::Relaxed);
-                of_graph.records.push(op);
+            // Something is launched of which nothing is known.
+            let is_untold = ops.is_empty() && plan.launch.is_none() && !plan.one_sided;
+            let is_cut = is_cut || is_untold || plan.nodes.iter().any(|(_, _, cut)| *cut);
+            if let Some(content) = self.captures.get_mut(&graph) {
+                content.add(ops.into_iter().map(|(_, record)| record), is_cut, &self.kept);
             }
         }
     }
@@ -197,7 +182,8 @@ impl Graphs {
         if let Some(Answer { at, word: Some(word) }) = of_process {
             // The function may not have come to its end: only what has changed is its answer.
             let is_answered = |pending: &Pending| {
-                pending.answer.at == at && pending.updates.is_none() && pending.answer.word != Some(word)
+                let Pending { answer, asked } = pending;
+                answer.at == at && answer.word != Some(word) && !matches!(asked, Asked::Update(..))
             };
             let whose = self.pending.iter().find(|(_, pending)| is_answered(pending)).map(|(tid, _)| *tid);
             if let Some(pending) = whose.and_then(|whose| self.pending.remove(&whose)) {
@@ -206,11 +192,20 @@ impl Graphs {
         }
         match event.moment {
             GraphMoment::Captured => self.tie(event),
-            GraphMoment::Instantiated => self.wait(event, None),
+            GraphMoment::CaptureBegun | GraphMoment::CaptureBegunInto => self.begin_capture(event),
+            GraphMoment::CaptureEnded => {
+                let begun = self.begun.remove(&stream(event));
+                self.wait(event, Asked::Graph(begun));
+            }
+            GraphMoment::Instantiated => {
+                let content = self.captures.get(&event.graph).cloned();
+                self.wait(event, Asked::Executable(content));
+            }
             GraphMoment::Updated => {
                 // Until the result is known.
                 self.note_exec(event.exec, None);
-                self.wait(event, Some(event.exec));
+                let content = self.captures.get(&event.graph).cloned();
+                self.wait(event, Asked::Update(event.exec, content));
             }
             GraphMoment::Launched => self.launch(event, out),
             GraphMoment::ExecDestroyed => {
@@ -233,61 +228,104 @@ impl Graphs {
             self.tied.clear();
         }
         let tied = self.tied.entry(tid).or_default();
+        // What was tied and not launched is no more, and another plan can have its address.
+        tied.retain(|(plan, _)| *plan != event.plan);
         if tied.len() >= MAX_WAITING {
             tied.pop_front();
         }
         tied.push_back((event.plan, event.graph));
-        if self.captures.len() >= MAX_OBJECTS && !self.captures.contains_key(&event.graph) {
-            return;
+        let new =
+            Content { capture: Some(event.capture), begun: self.begins, ..Content::new(&self.kept, lost) };
+        let Some(content) = self.content(event.graph, lost) else { return };
+        if content.capture != new.capture {
+            // An earlier capture failed, and the address came again. Or both are into one graph: the end tells.
+            *content = new;
         }
-        let Self { captures, kept, .. } = self;
-        let content = captures.entry(event.graph).or_insert_with(|| Content {
-            ops: Arc::new(Ops { records: Vec::new(), kept: Arc::clone(kept) }),
-            capture: event.capture,
-            lost,
-            ..Content::default()
-        });
-        // Captured twice; or the first capture failed, and the address came again.
-        content.is_mixed |= content.capture != event.capture;
         // Where ops are seen call by call they were planned before.
         let Some(planned) = self.planned.get_mut(&tid) else { return };
-        let of_plan = planned.extract_if(.., |(comm, _)| Some(*comm) == event.comm);
+        let Planned { ops, is_cut } = planned;
+        let of_plan = ops.extract_if(.., |(comm, _)| Some(*comm) == event.comm);
         let records: Vec<_> = of_plan.map(|(_, record)| record).collect();
-        if !records.is_empty() {
-            self.capture(event.graph, records.into_iter());
+        if let Some(content) = self.captures.get_mut(&event.graph)
+            && (*is_cut || !records.is_empty())
+        {
+            content.add(records, *is_cut, &self.kept);
         }
     }
 
-    fn wait(&mut self, event: &GraphEvent, updates: Option<u64>) {
+    /// Returns what is known of a graph; `None` if no more graphs are kept.
+    fn content(&mut self, graph: u64, lost: u64) -> Option<&mut Content> {
+        let Self { captures, kept, .. } = self;
+        if captures.len() >= MAX_OBJECTS && !captures.contains_key(&graph) {
+            return None;
+        }
+        Some(captures.entry(graph).or_insert_with(|| Content::new(kept, lost)))
+    }
+
+    fn begin_capture(&mut self, event: &GraphEvent) {
+        self.begins += 1;
+        if self.begun.len() >= MAX_THREADS {
+            self.begun.clear();
+        }
+        let is_into = event.moment == GraphMoment::CaptureBegunInto;
+        let begun = Begun { number: self.begins, lost: event.origin.lost, is_into };
+        self.begun.insert(stream(event), begun);
+    }
+
+    /// Takes the graph that a capture has made. `is_new`: it was not in its place before.
+    fn end_capture(&mut self, graph: u64, is_new: bool, begun: Option<Begun>, lost: u64) {
+        let new = Content::new(&self.kept, lost);
+        let Some(content) = self.content(graph, lost) else { return };
+        // It can hold what came before.
+        let Some(begun) = begun.filter(|begun| !begun.is_into) else {
+            content.is_mixed = true;
+            return;
+        };
+        if content.begun < begun.number {
+            // No plan was tied to the graph. What is known is of a capture that failed, and of a graph that is no
+            // more; unless the function has left the place as it was.
+            let is_same = !is_new && content.capture.is_some();
+            *content = Content { is_mixed: is_same, ..new };
+        }
+        content.is_ended = true;
+        content.lost = content.lost.min(begun.lost);
+    }
+
+    fn wait(&mut self, event: &GraphEvent, asked: Asked) {
         let Some(answer) = event.answer else { return };
-        let Origin { tid, lost, .. } = event.origin;
         if self.pending.len() >= MAX_THREADS {
             self.pending.clear();
         }
-        let of_graph = self.captures.get(&event.graph).cloned();
-        let content = of_graph.unwrap_or_else(|| Content { lost, ..Content::default() });
-        self.pending.insert(tid, Pending { answer, updates, content });
+        self.pending.insert(event.origin.tid, Pending { answer, asked });
     }
 
     /// Takes the answer of a call.
     fn settle(&mut self, pending: Pending, word: Option<u64>, lost: u64) {
-        let Pending { answer, updates, content } = pending;
-        // What was captured while records were lost can lack something.
-        let content = Some(content).filter(|content| content.lost == lost && !content.is_mixed);
+        let Pending { answer, asked } = pending;
         let Some(word) = word else { return };
-        if let Some(exec) = updates {
+        let is_changed = answer.word != Some(word);
+        match asked {
             // `CUgraphExecUpdateResult`, an enum: 0 is success. After another the executable holds what it held,
             // which was forgotten: the program makes a new one then.
-            if word & u64::from(u32::MAX) == 0 {
-                self.note_exec(exec, content);
+            Asked::Update(exec, content) => {
+                if word & u64::from(u32::MAX) == 0 {
+                    self.note_exec(exec, content.filter(|content| content.is_whole(lost)));
+                }
             }
-            return;
-        }
-        // A word that was there before, or that is another executable's, is no answer.
-        let is_new = answer.word != Some(word) || self.destroyed.contains(&word);
-        if word != 0 && is_new && !self.execs.contains_key(&word) {
-            self.destroyed.remove(&word);
-            self.note_exec(word, content);
+            // 0: the capture failed.
+            Asked::Graph(begun) => {
+                if word != 0 {
+                    self.end_capture(word, is_changed, begun, lost);
+                }
+            }
+            // A word that was there before, or that is another executable's, is no answer.
+            Asked::Executable(content) => {
+                let is_new = is_changed || self.destroyed.contains(&word);
+                if word != 0 && is_new && !self.execs.contains_key(&word) {
+                    self.destroyed.remove(&word);
+                    self.note_exec(word, content.filter(|content| content.is_whole(lost)));
+                }
+            }
         }
     }
 
@@ -310,12 +348,12 @@ impl Graphs {
             self.counters.unknown += 1;
             return;
         };
-        let Content { ops, by_proxy, left_out, .. } = content;
-        let ops = &ops.records;
-        if ops.is_empty() && by_proxy + left_out == 0 {
+        if !content.has_ops() {
             self.counters.without_ops += 1;
             return;
         }
+        let Content { ops, left_out, .. } = content;
+        let ops = ops.records();
         self.counters.replays += 1;
         self.counters.left_out += left_out;
         let (mut room, since_ns) = self.room;
@@ -336,35 +374,10 @@ impl Graphs {
     }
 }
 
-/// Makes the record that stands for the op on all its channels when it is replayed.
-fn condensed(record: &FlowRecord) -> FlowRecord {
-    let none = -1;
-    let FlowRecord { op, .. } = record;
-    let op = ProxyOp {
-        pattern: op.pattern,
-        protocol: op.protocol,
-        algorithm: op.algorithm,
-        root: op.root,
-        dtype: op.dtype.clone(),
-        red_op: op.red_op.clone(),
-        coll: op.coll.clone(),
-        coll_api: op.coll_api.clone(),
-        registered: op.registered,
-        launch: op.launch.clone(),
-        ..ProxyOp::default()
-    };
-    FlowRecord {
-        op,
-        peers: Vec::new(),
-        ring: Ring { prev: none, next: none, index: none },
-        tree: Tree { up: none, down: [none; 3] },
-        planned_at: None,
-        posted_at: None,
-        captured_seq: Some(record.seq),
-        api_call: if record.api_call.is_absent() { Observed::Absent } else { Observed::Unknown },
-        p2p_part: None,
-        ..record.clone()
-    }
+/// Returns what names a stream in a process.
+fn stream(event: &GraphEvent) -> (u64, u32) {
+    let tid = event.origin.tid;
+    (event.stream, if event.stream <= PER_THREAD { tid } else { 0 })
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ impl Session {
                     self.graphs.begin(plan.origin.tid);
                 }
                 self.complete_all(calls, &plan.origin, node, out);
-                if !plan.in_callback && !plan.one_sided {
+                if !plan.in_callback {
                     self.graphs.launched_plan(&plan);
                 }
             }
@@ -118,6 +118,11 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Takes note that records were passed over, which nobody counts as lost.
+    pub fn passed_over(&mut self) {
+        self.graphs.forget();
     }
 
     /// Completes what a thread was planning, as the program calls the API there.

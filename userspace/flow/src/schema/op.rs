@@ -158,9 +158,9 @@ row! {
         "treeDown": Planned, tree_down: [i32; 3];
         /// `seq` of the op that a CUDA graph captured, if this op is a replay of it.
         "capturedSeq": Derived, captured_seq: Option<u64>;
-        /// Number of the launch of a CUDA graph, among those of its process, by which this replay is known.
-        /// What is in the line is what was captured; only the launch was seen, on the host, at `ts_ns`: the op's
-        /// own times and its data were not. Such a line stands for the whole op: it has no channel, no steps, no
+        /// Number of the launch of a CUDA graph, among those of its process in what was read of the recording, by
+        /// which this replay is known. What is in the line is what was captured; only the launch was seen, on the
+        /// host, at `ts_ns`: the op's own times and its data were not. Such a line stands for the whole op: it has no channel, no steps, no
         /// messages and no peers, and `seq` is `capturedSeq`. Not there in lines of ops that the network proxy
         /// was seen to get.
         "graphLaunch": Derived, graph_launch: Option<u64>, unless is_none;

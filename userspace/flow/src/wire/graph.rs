@@ -9,6 +9,12 @@ use super::Span;
 pub enum GraphMoment {
     /// `ncclCudaGraphAddDestructor`: plans that are about to be launched are captured by a graph.
     Captured,
+    /// `cuStreamBeginCapture`: a new graph captures what a stream is given.
+    CaptureBegun,
+    /// `cuStreamBeginCaptureToGraph`: the graph is there already.
+    CaptureBegunInto,
+    /// `cuStreamEndCapture`.
+    CaptureEnded,
     /// `cuGraphInstantiate` and its variants: an executable is made of a graph.
     Instantiated,
     /// `cuGraphExecUpdate`: an executable gets the content of another graph.
@@ -26,6 +32,9 @@ pub enum GraphMoment {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct GraphSpans {
     pub moment: GraphMoment,
+    /// `CUstream` whose capture begins or ends.
+    #[serde(default)]
+    pub stream: Option<Span>,
     /// `CUgraph`.
     pub graph: Option<Span>,
     /// Number of the capture.
@@ -36,8 +45,8 @@ pub struct GraphSpans {
     pub plan: Option<Span>,
     /// `ncclKernelPlan.comm` of it.
     pub comm: Option<Span>,
-    /// Address at which the function leaves its answer, and the word there before: the executable, or the result
-    /// of an update.
+    /// Address at which the function leaves its answer, and the word there before: the executable, the graph that
+    /// was captured, or the result of an update.
     pub answer: Option<[Span; 2]>,
     /// The last such address of this thread, and of any thread of the process, and the words there now. An
     /// address is told once; 0: there is none.

@@ -158,7 +158,13 @@ pub fn nccl_request_of_memory() -> Request {
 }
 
 /// Functions of CUDA's driver (cuda.h) by which graphs are followed. No version has all of them.
-const OF_GRAPHS: [&str; 11] = [
+const OF_GRAPHS: [&str; 17] = [
+    "cuStreamBeginCapture_v2",
+    "cuStreamBeginCapture_v2_ptsz",
+    "cuStreamBeginCaptureToGraph",
+    "cuStreamBeginCaptureToGraph_ptsz",
+    "cuStreamEndCapture",
+    "cuStreamEndCapture_ptsz",
     "cuGraphInstantiate",
     "cuGraphInstantiate_v2",
     "cuGraphInstantiateWithFlags",

@@ -88,6 +88,8 @@ pub enum Item<'a> {
     /// Bindings, which give the records of further cookies their meaning.
     Bindings(&'a [Binding]),
     Record(&'a [u8]),
+    /// Records were passed over, or could not be read, between those before and those that come.
+    Gap,
     Event(Event),
     /// The session's report, which shows that the recording is whole.
     End(String),
@@ -125,6 +127,8 @@ pub struct RecordingReader {
     /// Number of segments between the previous one and this one, which has to say before its records that
     /// they were removed.
     gap: u64,
+    /// Records were passed over, or could not be read, since the last that were given out.
+    has_passed: bool,
     /// Index and body of a block, and the body before compression: memory that is used again.
     rest: Vec<u8>,
     raw: Vec<u8>,
@@ -153,6 +157,7 @@ impl RecordingReader {
             known_until_ns: None,
             // The first segment has number 1.
             gap: u64::from(segment.saturating_sub(1)),
+            has_passed: false,
             rest: Vec::new(),
             raw: Vec::new(),
         };
@@ -212,6 +217,7 @@ impl RecordingReader {
         self.rest = rest;
         if known.is_none() {
             self.damage.blocks += 1;
+            self.has_passed = true;
         }
         Ok(Progress::Read)
     }
@@ -247,6 +253,9 @@ impl RecordingReader {
         }
         match block.header.kind {
             BlockKind::Records => {
+                if mem::take(&mut self.has_passed) {
+                    take(Item::Gap);
+                }
                 decode_records(&self.raw, MAX_RECORD_BYTES, |record| take(Item::Record(record)))
             }
             BlockKind::Bindings => {
@@ -308,6 +317,7 @@ impl RecordingReader {
                 let skipped = self.find_block()?;
                 self.damage.bytes += skipped;
                 self.at += skipped;
+                self.has_passed = true;
                 continue;
             };
             let begin = self.at + HEADER_BYTES as u64;
@@ -324,6 +334,7 @@ impl RecordingReader {
                 }
             }
             self.at = end;
+            self.has_passed |= is_passed;
             let is_passed = is_passed | (header.kind == BlockKind::Records && !self.count(&header));
             self.note_times(&header);
             return Ok(Some((header, is_passed)));
@@ -342,7 +353,9 @@ impl RecordingReader {
 
     /// Counts a block of records. Returns `false` if it was read before.
     fn count(&mut self, header: &BlockHeader) -> bool {
-        self.damage.missing_segments = self.damage.missing_segments.saturating_add(mem::take(&mut self.gap));
+        let missing = mem::take(&mut self.gap);
+        self.damage.missing_segments = self.damage.missing_segments.saturating_add(missing);
+        self.has_passed |= missing > 0;
         let records = u64::from(header.records);
         match self.known_until_ns {
             None => self.records = self.records.saturating_add(records),
@@ -387,7 +400,9 @@ impl RecordingReader {
         if self.file.metadata()?.len() > len {
             return Ok(Progress::Read);
         }
-        self.damage.bytes += len.saturating_sub(self.at);
+        let cut = len.saturating_sub(self.at);
+        self.damage.bytes += cut;
+        self.has_passed |= cut > 0;
         self.passed = self.passed.saturating_add(len);
         self.file = match open_segment(&self.folder, next) {
             // The segment was removed in this moment; the one that holds what lasts of it exists.

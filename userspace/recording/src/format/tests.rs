@@ -111,7 +111,7 @@ fn read(folder: &Path, selection: &Selection<'_>) -> anyhow::Result<(Vec<u64>, D
             assert_eq!(report, "{\"state\":\"complete\"}");
             read.push(u64::MAX);
         }
-        Item::Bindings(_) => {}
+        Item::Bindings(_) | Item::Gap => {}
     };
     while reader.read_next(selection, &mut take)? == Progress::Read {}
     Ok((read, reader.damage()))
@@ -142,6 +142,34 @@ fn a_part_is_read_by_its_time() {
     let selection = Selection { from_ns: 1_110_000, to_ns: 1_150_000, ..Selection::ALL };
     let (read, _) = read(folder.path(), &selection).unwrap();
     assert_eq!(read, (100..200).chain([u64::MAX - 1, u64::MAX]).collect::<Vec<_>>());
+}
+
+/// What is known of things that come and go does not hold any longer.
+#[test]
+fn what_is_passed_over_or_damaged_is_told_before_what_follows() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path());
+    let gaps = |selection: &Selection<'_>| {
+        let dir = OutputDir::open(&folder.path().join(FOLDER)).unwrap();
+        let (mut reader, mut gaps, mut last) = (RecordingReader::open(dir).unwrap(), Vec::new(), None);
+        let mut take = |item: Item<'_>| match item {
+            Item::Record(bytes) => last = Some(RecordHeader::from_bytes(bytes).unwrap().hit),
+            Item::Gap => gaps.push(last),
+            _ => {}
+        };
+        while reader.read_next(selection, &mut take).unwrap() == Progress::Read {}
+        gaps
+    };
+    assert_eq!(gaps(&Selection::ALL), []);
+    assert_eq!(gaps(&Selection { to_ns: 1_110_000, ..Selection::ALL }), []);
+    assert_eq!(gaps(&Selection { from_ns: 1_110_000, ..Selection::ALL }), [None]);
+    let mut bytes = fs::read(segment(folder.path())).unwrap();
+    let magic = flow::recording::BlockHeader::MAGIC;
+    let blocks: Vec<usize> = memchr::memmem::find_iter(&bytes, &magic).collect();
+    // The first is the session's; the last byte of the second block of records.
+    bytes[blocks[3] - 1] ^= 1;
+    fs::write(segment(folder.path()), &bytes).unwrap();
+    assert_eq!(gaps(&Selection::ALL), [Some(99)]);
 }
 
 #[test]

@@ -97,6 +97,7 @@ impl Pipeline {
         match item {
             Item::Bindings(new) => self.bindings.extend_from_slice(new),
             Item::Record(record) => self.record(record),
+            Item::Gap => self.processes.values_mut().for_each(|process| process.session.passed_over()),
             Item::Event(recording::Event::ProcessEnded { tgid, at_ns }) => {
                 self.process_ended(tgid, at_ns);
             }

@@ -97,8 +97,12 @@ impl FlowRank {
 
     /// Adds an op on a channel, whose line is in `proxy_flow`.
     pub(super) fn add_op(&mut self, row: &OpRow) -> serde_json::Result<()> {
-        if self.ops.is_empty() {
+        if self.meta.is_empty() {
             row.write_json(&mut self.meta)?;
+        }
+        if row.graph_launch.is_some() {
+            // It has no steps, and the number of the captured op, whose channel it is not.
+            return Ok(());
         }
         let Self { ops, by_seq, .. } = self;
         let at = *by_seq.entry(row.seq).or_insert_with(|| {

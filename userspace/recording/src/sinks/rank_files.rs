@@ -101,12 +101,15 @@ pub(super) struct RankFiles {
     pub(super) number: u64,
 }
 
-/// Ops, each counted once: it has a line for each channel, and channels come one after the other.
+/// Ops, each counted once: it has a line for each channel, and channels come one after the other. Of a replay that
+/// the launch of its graph tells there is one line, with the number of the captured op.
 #[derive(Debug, Default)]
 struct CountedOps {
     collectives: Ranges,
     sends_receives: Ranges,
     launches: u64,
+    replayed_collectives: u64,
+    replayed_sends_receives: u64,
 }
 
 impl CountedOps {
@@ -115,6 +118,13 @@ impl CountedOps {
         let number = row.seq >> 1;
         if row.pattern.has_no_ops() {
             self.launches += 1;
+        } else if row.graph_launch.is_some() {
+            let replayed = if row.pattern.is_p2p() {
+                &mut self.replayed_sends_receives
+            } else {
+                &mut self.replayed_collectives
+            };
+            *replayed += 1;
         } else if row.pattern.is_p2p() {
             self.sends_receives.insert_within(number, MAX_RANGES);
         } else {
@@ -258,8 +268,8 @@ impl RankFiles {
             rank: key.rank,
             n_ranks: self.n_ranks,
             pid: key.pid,
-            collectives: self.ops.collectives.count,
-            sends_receives: self.ops.sends_receives.count,
+            collectives: self.ops.collectives.count + self.ops.replayed_collectives,
+            sends_receives: self.ops.sends_receives.count + self.ops.replayed_sends_receives,
             launches: self.ops.launches,
             proxy_flow_lines: ops,
             flow_steps_lines: self.flow_steps.as_ref().map_or(0, |file| file.lines),

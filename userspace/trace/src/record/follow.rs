@@ -34,6 +34,7 @@ use flow::{
 };
 use rustix::time::ClockId;
 
+use self::driver::is_without_nccl;
 use super::{
     libraries::Libraries,
     options::{Notice, RecordOptions},
@@ -301,6 +302,7 @@ impl<'a> Follower<'a> {
         let pid = process.pid();
         let known = self.processes.get(&pid);
         let is_new = known.is_none();
+        let is_held = known.is_some_and(|followed| followed.process.is_held());
         let mut tenant = known.and_then(|followed| followed.tenant);
         let mut traced = known.map_or_else(Vec::new, |followed| followed.libraries.clone());
         if is_new {
@@ -321,7 +323,7 @@ impl<'a> Follower<'a> {
         let (mut is_whole, mut links) = (true, Vec::new());
         let mut reasons: Vec<String> = unopened.iter().map(ToString::to_string).collect();
         let mut is_wanted = !reasons.is_empty() && self.filter.nccl_versions.is_empty();
-        let has_room = !is_new || self.has_room(tenant);
+        let has_room = is_held || self.has_room(tenant);
         for (file, _) in libraries {
             let index = match self.libraries.index_of(file, (pid, tenant), recording) {
                 Ok(index) => index,
@@ -358,12 +360,14 @@ impl<'a> Follower<'a> {
                 }
             }
         }
-        let no_graph_launches = if traced.is_empty() {
-            None
+        let joined = if traced.is_empty() {
+            Ok(None)
         } else {
-            self.join_driver(&process, tenant, has_room, (&mut traced, &mut links), recording).err()
+            self.join_driver(&process, tenant, has_room, (&mut traced, &mut links), recording)
         };
-        let no_graph_launches = no_graph_launches.map(|why| format!("{why:#}"));
+        is_whole &= joined.is_ok();
+        let no_graph_launches =
+            joined.map_or_else(|error| Some(format!("{error:#}")), |why| why.map(str::to_owned));
         if let Some(followed) = self.processes.get_mut(&pid) {
             if let Some(target) = recording.report.targets.numbered(followed.target) {
                 target.no_graph_launches.clone_from(&no_graph_launches);
@@ -421,13 +425,18 @@ impl<'a> Follower<'a> {
                 }
                 changed.pids.push(*pid);
                 followed.libraries.retain(|library| *library != changed.library);
-                let links = followed.links.extract_if(.., |(library, _)| *library == changed.library);
+                if is_without_nccl(&followed.libraries, |index| self.libraries.is_driver(index)) {
+                    followed.libraries.clear();
+                }
+                let Followed { libraries, links, .. } = followed;
+                let links = links.extract_if(.., |(library, _)| !libraries.contains(library));
                 self.libraries.reaper.take(links.map(|(_, link)| link).collect());
-                if let Some(target) = recording.report.targets.numbered(followed.target)
-                    && followed.libraries.is_empty()
-                {
-                    let ChangedLibrary { path, what, .. } = &changed;
+                let Some(target) = recording.report.targets.numbered(followed.target) else { continue };
+                let ChangedLibrary { path, what, .. } = &changed;
+                if followed.libraries.is_empty() {
                     target.untraced = Some(format!("`{path}`, which it had mapped: {what}"));
+                } else if self.libraries.is_driver(changed.library) {
+                    target.no_graph_launches = Some(format!("`{path}`: {what}"));
                 }
             }
             changed.pids.sort_unstable();

@@ -47,6 +47,10 @@ const COOKIES: Limits = Limits::three_quarters_for_one(ncclflow_common::MAX_PROB
 /// A process that has a library mapped, and the number of its tenant.
 type Whose = (u32, Option<u32>);
 
+/// A file, and whether it is looked at as CUDA's driver. Its name decides, which the process can choose: what became
+/// of a file under one name says nothing of other processes, which have it under another.
+type FileInRole = (LibraryId, bool);
+
 /// A library, stored under its index in the report.
 struct Library {
     /// Held, so that the inode is not reused for another file; `None` once the library is over.
@@ -55,6 +59,7 @@ struct Library {
     unchanged_ns: u64,
     traced: Result<Traced, String>,
     is_wanted: bool,
+    is_driver: bool,
     /// This host was short of something, so the library is not traced.
     was_short: bool,
     /// Cookies of a library whose file was deleted: the next with these takes its index.
@@ -92,8 +97,8 @@ pub(super) struct Libraries<'a> {
     /// Cookies that each tenant's libraries were the first to take.
     cookies_of: Shares,
     /// Files that could not be resolved or traced, and when they are tried again.
-    failed: Backoff<LibraryId>,
-    why_failed: HashMap<LibraryId, String>,
+    failed: Backoff<FileInRole>,
+    why_failed: HashMap<FileInRole, String>,
 }
 
 impl<'a> Libraries<'a> {
@@ -129,7 +134,7 @@ impl<'a> Libraries<'a> {
         whose: Whose,
         recording: &mut Recording<'_>,
     ) -> Result<usize> {
-        let (id, now) = (file.id, Instant::now());
+        let (id, now) = ((file.id, file.is_driver()), Instant::now());
         if self.failed.is_put_off(&id, now) {
             let why = self.why_failed.get(&id).map_or("it was tried before", String::as_str);
             bail!("{why}");
@@ -171,7 +176,9 @@ impl<'a> Libraries<'a> {
         let position = |known: &[Library], is: &dyn Fn(&MappedLibrary) -> bool| {
             known.iter().position(|library| library.file.as_ref().is_some_and(is))
         };
-        let is_known = |known: &MappedLibrary| known.shares_probes_with(&file);
+        let is_driver = file.is_driver();
+        let is_known =
+            |known: &MappedLibrary| known.is_driver() == is_driver && known.shares_probes_with(&file);
         let mut again = None;
         if let Some(index) = position(&self.known, &is_known) {
             // One that was wanted, and not traced, is worth another try: its pause is over.
@@ -224,8 +231,16 @@ impl<'a> Libraries<'a> {
         }
         let unchanged_ns = now_ns(ClockId::Monotonic);
         let tenant = whose.1;
-        let library =
-            Library { file: Some(held), unchanged_ns, traced, was_short, is_wanted, spare: None, tenant };
+        let library = Library {
+            file: Some(held),
+            unchanged_ns,
+            traced,
+            was_short,
+            is_wanted,
+            is_driver,
+            spare: None,
+            tenant,
+        };
         let reports = &mut recording.report.libraries;
         if let (Some(known), Some(of_known)) = (self.known.get_mut(index), reports.get_mut(index)) {
             (*known, *of_known) = (library, report);
@@ -333,6 +348,11 @@ impl<'a> Libraries<'a> {
             |library: &Library| library.file.is_none() && library.spare.is_none() && library.traced.is_err();
         let mut over = self.known.iter().enumerate().filter(|(_, library)| is_over(library));
         over.find(|(index, _)| !has_probes(*index) && !is_listed(*index)).map_or(next, |(index, _)| index)
+    }
+
+    /// Tells whether the library is CUDA's driver, and no NCCL.
+    pub(super) fn is_driver(&self, index: usize) -> bool {
+        self.known.get(index).is_some_and(|library| library.is_driver)
     }
 
     /// Tells whether the library's probes tell what graphs capture.

@@ -105,7 +105,7 @@ impl Setup {
         let process = Process::open(pid)?;
         let (mut libraries, mut refused) = (Vec::new(), Vec::new());
         for file in resolver::libraries(&process, wanted.options.library.as_deref())? {
-            let known = self.libraries.iter().position(|library| library.file.id == file.id);
+            let known = self.position(&file);
             let index = known.unwrap_or(self.libraries.len());
             if known.is_none() {
                 let resolved = LibraryInUse::resolve(file, wanted);
@@ -136,6 +136,12 @@ impl Setup {
         Ok(())
     }
 
+    /// Returns the library of a file, if it is known, and known as what the file's name says.
+    fn position(&self, file: &MappedLibrary) -> Option<usize> {
+        let is_it = |known: &MappedLibrary| known.id == file.id && known.is_driver() == file.is_driver();
+        self.libraries.iter().position(|library| is_it(&library.file))
+    }
+
     /// Returns CUDA's driver in a process; none where launches of graphs are not asked for.
     fn driver_of(&mut self, process: &Process, nccl: &[usize], wanted: &Wanted<'_>) -> Result<Option<usize>> {
         if wanted.options.choice.level == Level::Api {
@@ -146,7 +152,7 @@ impl Setup {
             bail!("{NO_TIES}");
         }
         let file = resolver::driver(process)?.context(NO_DRIVER)?;
-        let known = self.libraries.iter().position(|library| library.file.id == file.id);
+        let known = self.position(&file);
         if known.is_none() {
             let library = LibraryInUse::resolve(file, wanted)?.with_probes(wanted.options.choice)?;
             self.libraries.push(library);

@@ -17,7 +17,7 @@ mod trace_file;
 
 use flow::{
     schema::{ApiCall, Op, RankKey},
-    session::{LibraryReport, ProbeStrategy, SessionReport},
+    session::{LibraryReport, ProbeStrategy},
     text,
 };
 use std::{
@@ -396,6 +396,13 @@ fn micros(ns: u64) -> u64 {
     ((ns + 500) / 1000).max(1)
 }
 
+/// Tells whether times of ops are those of their launches. CUDA's driver, and libraries that are not traced, have no
+/// ops.
+fn are_by_launch(libraries: &[LibraryReport]) -> bool {
+    let mut ways = libraries.iter().filter_map(|library| library.probes).peekable();
+    ways.peek().is_some() && ways.all(|way| way == ProbeStrategy::Plan)
+}
+
 impl View for Chakra {
     fn look_at(&mut self, sources: &[Source]) -> Result<()> {
         let traces: Vec<TorchTrace<'_>> = self.compute.values().map(Compute::facts).collect();
@@ -408,9 +415,7 @@ impl View for Chakra {
         self.take_waiting()?;
         source.host().clone_into(&mut self.host);
         self.offset_ns = source.offset_ns();
-        let SessionReport { libraries, .. } = source.session();
-        let by_plan = |library: &LibraryReport| library.probes == Some(ProbeStrategy::Plan);
-        self.by_launch = !libraries.is_empty() && libraries.iter().all(by_plan);
+        self.by_launch = are_by_launch(&source.session().libraries);
         self.of_calls = source.has_calls();
         Ok(())
     }
@@ -455,3 +460,6 @@ impl View for Chakra {
         Ok(self.notes())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -259,6 +259,11 @@ impl FlightRecorder {
             // The analyser lays ranks beside each other by numbers, which NCCL gives none of these.
             return Ok(());
         }
+        if row.graph_launch.is_some() {
+            // It has the number of the captured op, which has an entry.
+            self.totals.launched_replays += 1;
+            return Ok(());
+        }
         let is_p2p = row.pattern.is_p2p();
         let name = match row.pattern {
             Pattern::Send => "Send",
@@ -456,3 +461,6 @@ impl FlightRecorder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

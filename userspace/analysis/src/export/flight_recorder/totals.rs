@@ -10,6 +10,7 @@ pub(super) struct Totals {
     pub(super) of_one_rank: u64,
     pub(super) p2p: u64,
     pub(super) left_out_p2p: u64,
+    pub(super) launched_replays: u64,
     pub(super) before: u64,
     pub(super) after: u64,
     pub(super) without_stack: u64,
@@ -43,6 +44,10 @@ impl Totals {
             (self.without_communicator, "calls have no known communicator, and no entry"),
             (self.not_in_torch, "calls are of functions that torch has no operation for, and have no entry"),
             (self.of_one_rank, "calls or ops are of communicators of one rank, and have no entry"),
+            (
+                self.launched_replays,
+                "ops are replays of CUDA graphs of which only the graph's launch was seen: they have no entry",
+            ),
             (self.left_out_p2p, "sends and receives are left out (--collectives-only)"),
             (
                 self.p2p - self.left_out_p2p,

@@ -136,11 +136,18 @@ impl Inspector {
             })
         })?;
         let (before, were_open) = (rank.lines.len(), rank.open.len());
-        let record = rank.open.entry(op.row.seq).or_insert_with(|| {
-            rank.order.push_back(op.row.seq);
-            OpRecord::new(&op)
-        });
-        record.add(&op, &steps);
+        if op.row.graph_launch.is_some() {
+            // It is whole, and has the number of the captured op.
+            let mut record = OpRecord::new(&op);
+            record.add(&op, &steps);
+            write(rank, &record, offset_ns, totals)?;
+        } else {
+            let record = rank.open.entry(op.row.seq).or_insert_with(|| {
+                rank.order.push_back(op.row.seq);
+                OpRecord::new(&op)
+            });
+            record.add(&op, &steps);
+        }
         if rank.version == InspectorVersion::V4_3 {
             totals.steps += records::write_proxy(rank, &op, &steps, offset_ns)?;
         }
@@ -206,14 +213,18 @@ impl Inspector {
 
 /// Writes the record of the oldest op.
 fn close_oldest(rank: &mut RankRecords, offset_ns: u64, totals: &mut Totals) -> Result<()> {
-    let Some(record) = rank.order.pop_front().and_then(|seq| rank.open.remove(&seq)) else { return Ok(()) };
+    let record = rank.order.pop_front().and_then(|seq| rank.open.remove(&seq));
+    record.map_or(Ok(()), |record| write(rank, &record, offset_ns, totals))
+}
+
+fn write(rank: &mut RankRecords, record: &OpRecord, offset_ns: u64, totals: &mut Totals) -> Result<()> {
     if rank.version == InspectorVersion::V4_0 && !record.is_complete_collective() {
         totals.left_out += 1;
         return Ok(());
     }
     totals.without_time += u64::from(record.span_ns().is_none());
     *if record.is_p2p() { &mut totals.p2p } else { &mut totals.collectives } += 1;
-    records::write_op(rank, &record, offset_ns)
+    records::write_op(rank, record, offset_ns)
 }
 
 impl View for Inspector {
@@ -281,3 +292,6 @@ impl View for Inspector {
         Ok(notes)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -66,11 +66,16 @@ impl PendingOp {
         let row = &op.row;
         let outcome = row.measured.map(Outcome::name);
         let is_slice = self.span().is_some();
+        let what = match row.graph_launch {
+            _ if is_slice => "measured",
+            Some(_) => "replayed",
+            None => "planned",
+        };
         let begin = if noted.begin_is_measured { "measured" } else { "derived: its slot was free" };
         let peers = row.peers.iter().take(32);
         let peers = peers.map(|peer| format!("{} {} {}", peer.op.name(), peer.peer, peer.transport));
         vec![
-            ("what", text(if is_slice { "measured" } else { "planned" })),
+            ("what", text(what)),
             ("seq", Some(Value::Unsigned(row.seq))),
             ("channel", Some(Value::Unsigned(row.channel.into()))),
             ("opCount", Some(Value::Unsigned(row.op_count))),

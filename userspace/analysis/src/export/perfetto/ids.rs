@@ -4,8 +4,12 @@ use flow::schema::{MessageRow, Op, RankKey};
 use nccl_library::nccl::Direction;
 
 /// Returns the number of an op. A collective has the same on all ranks and channels. Gives `None` if its
-/// `seq` is counted from the beginning of a part, so that other ranks' need not be the same.
+/// `seq` is counted from the beginning of a part, so that other ranks' need not be the same, or is that of the op
+/// that is replayed.
 pub(super) fn op_id(op: &Op) -> Option<u64> {
+    if op.row.graph_launch.is_some() {
+        return None;
+    }
     id_of(op.rank, op.row.seq, op.row.pattern.is_numbered_apart(), op.row.seq_local)
 }
 

@@ -158,7 +158,9 @@ impl Perfetto {
     /// Writes the last op, which is complete.
     fn finish_op(&mut self) -> io::Result<()> {
         let Some(pending) = self.op.take() else { return Ok(()) };
-        if pending.span().is_none() && !self.is_drawn(&pending.op) {
+        // A replay that the launch of its graph tells has the captured op's number, and is no channel of it.
+        let is_replay = pending.op.row.graph_launch.is_some();
+        if pending.span().is_none() && !is_replay && !self.is_drawn(&pending.op) {
             self.totals.further_channels += 1;
             return Ok(());
         }
@@ -372,3 +374,6 @@ impl View for Perfetto {
         Ok(notes)
     }
 }
+
+#[cfg(test)]
+mod tests;

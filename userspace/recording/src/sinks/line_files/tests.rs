@@ -97,3 +97,24 @@ fn an_op_is_counted_once_whatever_channels_it_has() {
     let counted = (rank.collectives, rank.sends_receives, rank.launches, rank.proxy_flow_lines);
     assert_eq!(counted, (3, 1, 0, 12));
 }
+
+/// It has the number of the captured op, whose channel it is not.
+#[test]
+fn each_replay_by_a_launch_of_its_graph_is_an_op() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut files = LineFiles::new(OutputDir::open(folder.path()).unwrap(), Layout::ByCommunicator);
+    let mut rows = Rows::default();
+    for launch in [None, Some(1), Some(2), Some(3)] {
+        let mut op = rows.op(&MadeOp { seq: 4, ..MadeOp::default() }.record(), &host(1));
+        op.row.graph_launch = launch;
+        files.op(&op);
+        (op.row.seq, op.row.pattern) = (7, Pattern::Send);
+        files.op(&op);
+    }
+    files.close();
+    let [rank] = &files.ranks()[..] else { panic!("one rank") };
+    assert_eq!((rank.collectives, rank.sends_receives, rank.proxy_flow_lines), (4, 4, 8));
+    let flow_rank =
+        std::fs::read_to_string(folder.path().join(&rank.folder).join("flow_rank1.json")).unwrap();
+    assert_eq!(flow_rank.matches("\"channels\":1,").count(), 2, "{flow_rank}");
+}

@@ -24,8 +24,14 @@ use flow::{
 /// The function that ties plans to the graph that captures them.
 const TIE: &str = "ncclCudaGraphAddDestructor";
 
+/// What is lost without some of the functions.
+const LOST: &str = "which operations a launch of a CUDA graph replays";
+
+const NOT_EXPORTED: &str = "the driver does not export it";
+
 const NOTHING: GraphSpans = GraphSpans {
     moment: GraphMoment::Launched,
+    stream: None,
     graph: None,
     capture: None,
     exec: None,
@@ -35,30 +41,52 @@ const NOTHING: GraphSpans = GraphSpans {
     answered: None,
 };
 
-/// A function of the driver: where it leaves its answer, and which arguments are the graph and the executable.
+/// A function of the driver: where it leaves its answer, and which arguments are the stream whose capture begins or
+/// ends, the graph and the executable.
 struct OfDriver {
     name: &'static str,
     moment: GraphMoment,
     answer: Option<usize>,
+    stream: Option<usize>,
     graph: Option<usize>,
     exec: Option<usize>,
 }
 
+const NO_ARGUMENTS: OfDriver =
+    OfDriver { name: "", moment: GraphMoment::Launched, answer: None, stream: None, graph: None, exec: None };
+
 /// The functions of the driver, with the places of their arguments (cuda.h).
-const OF_DRIVER: [OfDriver; 11] = {
+const OF_DRIVER: [OfDriver; 17] = {
+    const fn begin(name: &'static str) -> OfDriver {
+        OfDriver { name, moment: GraphMoment::CaptureBegun, stream: Some(0), ..NO_ARGUMENTS }
+    }
+    const fn begin_into(name: &'static str) -> OfDriver {
+        OfDriver { moment: GraphMoment::CaptureBegunInto, graph: Some(1), ..begin(name) }
+    }
+    const fn end(name: &'static str) -> OfDriver {
+        let moment = GraphMoment::CaptureEnded;
+        OfDriver { name, moment, answer: Some(1), stream: Some(0), ..NO_ARGUMENTS }
+    }
     const fn instantiate(name: &'static str) -> OfDriver {
         let moment = GraphMoment::Instantiated;
-        OfDriver { name, moment, answer: Some(0), graph: Some(1), exec: None }
+        OfDriver { name, moment, answer: Some(0), graph: Some(1), ..NO_ARGUMENTS }
     }
     const fn update(name: &'static str, result: usize) -> OfDriver {
-        OfDriver { name, moment: GraphMoment::Updated, answer: Some(result), graph: Some(1), exec: Some(0) }
+        let (moment, answer) = (GraphMoment::Updated, Some(result));
+        OfDriver { name, moment, answer, graph: Some(1), exec: Some(0), ..NO_ARGUMENTS }
     }
     const fn of_exec(name: &'static str, moment: GraphMoment) -> OfDriver {
-        OfDriver { name, moment, answer: None, graph: None, exec: Some(0) }
+        OfDriver { name, moment, exec: Some(0), ..NO_ARGUMENTS }
     }
     [
         of_exec("cuGraphLaunch", GraphMoment::Launched),
         of_exec("cuGraphLaunch_ptsz", GraphMoment::Launched),
+        begin("cuStreamBeginCapture_v2"),
+        begin("cuStreamBeginCapture_v2_ptsz"),
+        begin_into("cuStreamBeginCaptureToGraph"),
+        begin_into("cuStreamBeginCaptureToGraph_ptsz"),
+        end("cuStreamEndCapture"),
+        end("cuStreamEndCapture_ptsz"),
         instantiate("cuGraphInstantiate"),
         instantiate("cuGraphInstantiate_v2"),
         instantiate("cuGraphInstantiateWithFlags"),
@@ -70,9 +98,8 @@ const OF_DRIVER: [OfDriver; 11] = {
         OfDriver {
             name: "cuGraphDestroy",
             moment: GraphMoment::GraphDestroyed,
-            answer: None,
             graph: Some(0),
-            exec: None,
+            ..NO_ARGUMENTS
         },
     ]
 };
@@ -80,17 +107,16 @@ const OF_DRIVER: [OfDriver; 11] = {
 /// Adds the probe that tells which plans a graph captures. Where ops are seen call by call, it needs to be known which
 /// of them are of one group: that is so before 2.23, whose calls of the API are probed.
 pub(super) fn add_captures(set: &mut ProbeSet, resolution: &Resolution) {
-    let lost = "which operations a launch of a CUDA graph replays";
     let sees_groups = set.probes.iter().any(|probe| matches!(probe.kind, ProbeKind::ApiCall(_)));
     if set.probes.is_empty() {
         return;
     }
     if set.strategy == Some(ProbeStrategy::PerCall) && !sees_groups {
         let why = "operations that are seen call by call are not tied to a graph in this version; `--probes plan` does";
-        set.add_missing(TIE, why, lost);
+        set.add_missing(TIE, why, LOST);
         return;
     }
-    set.add(resolution, TIE, lost, |function| tie(resolution, function));
+    set.add(resolution, TIE, LOST, |function| tie(resolution, function));
 }
 
 /// Compiles the probe on `ncclCudaGraphAddDestructor(ncclCudaGraph graph, cudaHostFn_t fn, void* arg)`.
@@ -144,9 +170,16 @@ pub fn of_driver(resolution: &Resolution) -> ProbeSet {
             });
         }
     }
-    if set.probes.iter().all(|probe| !probe.function.starts_with("cuGraphLaunch")) {
+    let has = |set: &ProbeSet, name: &str| set.probes.iter().any(|probe| probe.function.starts_with(name));
+    if !has(&set, "cuGraphLaunch") {
         set.probes.clear();
-        set.add_missing("cuGraphLaunch", "the driver does not export it", "launches of CUDA graphs");
+        set.add_missing("cuGraphLaunch", NOT_EXPORTED, "launches of CUDA graphs");
+        return set;
+    }
+    for name in ["cuStreamBeginCapture_v2", "cuStreamEndCapture"] {
+        if !has(&set, name) {
+            set.add_missing(name, NOT_EXPORTED, LOST);
+        }
     }
     set
 }
@@ -161,7 +194,7 @@ fn compiled(resolution: &Resolution, function: &OfDriver) -> Compiled {
         plan.unless_zero(at, |plan| plan.load_into(word, at, 0, 8));
         [plan.emit(at), plan.emit(word)]
     });
-    let [graph, exec] = [function.graph, function.exec].map(|number| {
+    let [stream, graph, exec] = [function.stream, function.graph, function.exec].map(|number| {
         let value = argument(&mut plan, number)?;
         Some(plan.emit(value))
     });
@@ -170,7 +203,23 @@ fn compiled(resolution: &Resolution, function: &OfDriver) -> Compiled {
         let before = plan.load(at, 0, 8);
         [plan.emit(at), plan.emit(before)]
     });
-    let spans =
-        GraphSpans { moment: function.moment, graph, exec, answer, answered: Some(answered), ..NOTHING };
-    plan.compiled(ProbeKind::Graph(spans))
+    let (moment, answered) = (function.moment, Some(answered));
+    plan.compiled(ProbeKind::Graph(GraphSpans { moment, stream, graph, exec, answer, answered, ..NOTHING }))
+}
+
+#[cfg(test)]
+mod tests {
+    use nccl_library::symbols::driver_request;
+
+    use super::*;
+
+    #[test]
+    fn each_function_of_the_driver_is_looked_up() {
+        let mut probed = OF_DRIVER.map(|function| function.name);
+        let request = driver_request();
+        let mut asked: Vec<&str> = request.functions.iter().map(|function| function.name).collect();
+        probed.sort_unstable();
+        asked.sort_unstable();
+        assert_eq!(asked, probed);
+    }
 }
