@@ -35,7 +35,7 @@ impl Recorded {
                     }
                     batch.push(record);
                 }
-                Item::Event(_) | Item::End(_) => {}
+                Item::Event(_) | Item::End(_) | Item::Gap => {}
             };
             let progress = reader.read_next(&Selection::ALL, &mut take)?;
             block.push(Arc::new(batch));

@@ -101,6 +101,7 @@ impl Traced {
             }
             Item::Event(_) => {}
             Item::End(report) => end = Some(report),
+            Item::Gap => {}
         };
         while reader.read_next(&Selection::ALL, &mut take).with_context(context)? == Progress::Read {}
         let report: Value = serde_json::from_str(&end.with_context(context)?)?;

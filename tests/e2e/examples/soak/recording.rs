@@ -34,7 +34,7 @@ pub(crate) fn read(output: &Path) -> Result<Contents> {
             }
         }
         Item::End(_) => contents.has_end = true,
-        Item::Bindings(_) | Item::Event(_) => {}
+        Item::Bindings(_) | Item::Event(_) | Item::Gap => {}
     };
     while reader.read_next(&Selection::ALL, &mut take)? == Progress::Read {}
     contents.damage = reader.damage();
