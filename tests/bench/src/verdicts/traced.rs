@@ -99,9 +99,8 @@ impl Traced {
             Item::Event(event @ (Event::Process(_) | Event::Communicator(_) | Event::Stacks { .. })) => {
                 items.push(Kept::Event(event));
             }
-            Item::Event(_) => {}
+            Item::Event(_) | Item::Gap => {}
             Item::End(report) => end = Some(report),
-            Item::Gap => {}
         };
         while reader.read_next(&Selection::ALL, &mut take).with_context(context)? == Progress::Read {}
         let report: Value = serde_json::from_str(&end.with_context(context)?)?;

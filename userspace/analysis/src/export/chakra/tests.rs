@@ -14,7 +14,7 @@ fn library(probes: Option<ProbeStrategy>) -> LibraryReport {
 #[test]
 fn the_driver_of_cuda_changes_nothing_of_the_order() {
     let [plan, calls, driver] = [Some(ProbeStrategy::Plan), Some(ProbeStrategy::PerCall), None].map(library);
-    assert!(are_by_launch(&[plan.clone()]));
+    assert!(are_by_launch(std::slice::from_ref(&plan)));
     assert!(are_by_launch(&[plan.clone(), driver.clone()]));
     assert!(!are_by_launch(&[plan, calls]));
     assert!(!are_by_launch(&[driver]) && !are_by_launch(&[]));
