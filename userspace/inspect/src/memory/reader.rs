@@ -22,11 +22,11 @@ pub enum ReadError {
     Gone(u32),
     #[error("the memory of process {0} cannot be read ({1}): {remedy}", remedy = denied_remedy())]
     Denied(u32, io::Error),
-    /// A copy did not end in time: the device or file behind the memory does not answer. The process is not
-    /// read again.
+    /// A copy did not end in time, or many were late: the device or file behind the memory does not answer. The
+    /// process is not read again.
     #[error(
-        "the memory of process {0} does not answer: it is backed by a file system in user space (FUSE) or by \
-         userfaultfd, or a lock of it is held; it is not read any more"
+        "the memory of process {0} does not answer, or late each time: it is backed by a file system in user space \
+         (FUSE) or by userfaultfd, or a lock of it is held; it is not read any more"
     )]
     Blocked(u32),
     /// No memory there, or memory of a device that cannot be copied.
