@@ -19,6 +19,8 @@ mod inspector;
 mod job;
 mod job_ranks;
 mod json_lines;
+#[cfg(test)]
+mod made;
 mod megatrace;
 mod moment;
 mod parquet;

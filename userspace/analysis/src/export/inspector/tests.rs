@@ -1,17 +1,5 @@
-use flow::{
-    made::ops::{Op as MadeOp, host},
-    model::Rows,
-};
-
 use super::*;
-
-/// An op on a channel; or its replay by this launch of its graph.
-fn op(channel: u32, graph_launch: Option<u64>) -> Op {
-    let made = MadeOp { seq: 4, channel, ..MadeOp::default() };
-    let mut op = Rows::default().op(&made.record(), &host(10));
-    (op.row.captured_seq, op.row.graph_launch) = (graph_launch.map(|_| 4), graph_launch);
-    op
-}
+use crate::export::made::op;
 
 #[test]
 fn each_replay_has_a_record_of_its_own() {
