@@ -48,12 +48,12 @@ type Claim = (Ownership, Option<u64>, u32);
 
 /// Leaves out the copies among the ranks, and notes in the reports of their processes whose they are.
 pub(super) fn leave_out(targets: &mut [Target], ranks: &mut Vec<RankReport>) {
-    let mut of_threads: BTreeMap<u32, bool> = BTreeMap::new();
+    let mut of_processes: BTreeMap<u32, Evidence> = BTreeMap::new();
     let mut claim = |rank: &RankReport| -> (Copied, Claim) {
         let target = targets.iter().find(|target| target.report.pid == rank.pid);
         let owned = target.map_or(Ownership::Unknown, |target| {
-            let has_threads = of_threads.entry(rank.pid).or_insert_with(|| has_nccl_threads(target));
-            ownership(target, rank, *has_threads)
+            let evidence = of_processes.entry(rank.pid).or_insert_with(|| Evidence::of(target));
+            evidence.ownership(target, rank)
         });
         let owner = target.and_then(|target| target.report.owner.as_ref());
         let whose = owner.map(|owner| (owner.uid, owner.container.clone()));
@@ -93,17 +93,31 @@ pub(super) fn leave_out(targets: &mut [Target], ranks: &mut Vec<RankReport>) {
     });
 }
 
-fn ownership(target: &Target, rank: &RankReport, has_nccl_threads: bool) -> Ownership {
-    let folder = target.process.proc_path();
-    let status = read_text(Path::new("/proc").join(target.report.pid.to_string()).join("status")).ok();
-    let hashes = status.and_then(|status| hashes_of(&folder, &status));
-    let found = target.found.iter().find(|found| found.address == rank.address);
-    let entry = found.and_then(|found| found.layout.peers?.own(Memory::new(&target.process), rank));
-    match (entry, hashes) {
-        (Some(entry), Some(hashes)) if hashes.contains(&entry) => Ownership::Proven,
-        // Memory that is not written yet is zeros, and a newer version may make its hashes in another way.
-        (Some(entry), Some(_)) if !has_nccl_threads && rank.set_up.is_none() => Ownership::Other(entry),
-        _ => Ownership::Unknown,
+/// Evidence of a process: whose the communicators in its memory are.
+struct Evidence {
+    /// Its own hashes, where they can be known.
+    hashes: Option<[u64; 2]>,
+    has_nccl_threads: bool,
+}
+
+impl Evidence {
+    fn of(target: &Target) -> Self {
+        let status = read_text(Path::new("/proc").join(target.report.pid.to_string()).join("status")).ok();
+        let hashes = status.and_then(|status| hashes_of(&target.process.proc_path(), &status));
+        Self { hashes, has_nccl_threads: has_nccl_threads(target) }
+    }
+
+    fn ownership(&self, target: &Target, rank: &RankReport) -> Ownership {
+        let found = target.found.iter().find(|found| found.address == rank.address);
+        let entry = found.and_then(|found| found.layout.peers?.own(Memory::new(&target.process), rank));
+        match (entry, self.hashes) {
+            (Some(entry), Some(hashes)) if hashes.contains(&entry) => Ownership::Proven,
+            // Memory that is not written yet is zeros, and a newer version may make its hashes in another way.
+            (Some(entry), Some(_)) if !self.has_nccl_threads && rank.set_up.is_none() => {
+                Ownership::Other(entry)
+            }
+            _ => Ownership::Unknown,
+        }
     }
 }
 

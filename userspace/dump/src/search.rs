@@ -65,20 +65,8 @@ fn told(progress: &Mutex<&mut OnProgress<'_>>, seen: &Progress<'_>) {
 pub(super) type Library = (MappedLibrary, Arc<Layout>);
 
 impl Target {
-    /// Finds a process's libraries and communicators.
-    pub(super) fn find(
-        process: Process,
-        files: Option<Vec<MappedLibrary>>,
-        libraries: &mut Libraries,
-        options: &DumpOptions,
-    ) -> Self {
-        let (mut target, libraries) = Self::open(process, files, libraries);
-        target.search(&libraries, options, &mut |_| {});
-        target
-    }
-
     /// Looks at a process, and resolves its libraries.
-    fn open(
+    pub(super) fn open(
         process: Process,
         files: Option<Vec<MappedLibrary>>,
         libraries: &mut Libraries,
@@ -124,7 +112,8 @@ impl Target {
         Ok(files.map_or_else(|| resolver::libraries(&self.process, None), Ok)?)
     }
 
-    fn search(
+    /// Finds the communicators of these libraries.
+    pub(super) fn search(
         &mut self,
         libraries: &[Library],
         options: &DumpOptions,

@@ -30,6 +30,7 @@ use super::{
     own_list::base_of,
     places,
     process::Target,
+    some_at_once,
 };
 
 /// Maximum number of libraries that are remembered; beyond it all are forgotten.
@@ -53,8 +54,8 @@ impl Finder {
 
     /// Finds the communicators of these processes by their NCCL libraries: those given, or those that a
     /// process is found to have. Copies of communicators in forked processes are left out. `searches`: memory
-    /// is searched where no list of the library's tells of communicators. After `until` no further process is
-    /// looked at.
+    /// is searched where no list of the library's tells of communicators. Some processes are looked at at the same
+    /// time; after `until` no further one is.
     pub fn find(
         &mut self,
         processes: impl IntoIterator<Item = (Process, Option<Vec<MappedLibrary>>)>,
@@ -68,10 +69,19 @@ impl Finder {
         if !searches {
             options.limits.bytes = 0;
         }
+        let open = |(process, files)| (Target::open(process, files, &mut self.libraries), None);
+        let mut looked: Vec<_> =
+            processes.into_iter().take_while(|_| Instant::now() < until).map(open).collect();
+        some_at_once(looked.iter_mut(), &|((target, libraries), ranks)| {
+            if Instant::now() < until {
+                target.search(libraries, &options, &mut |_| {});
+                *ranks = Some(target.read());
+            }
+        });
         let (mut targets, mut ranks) = (Vec::new(), Vec::new());
-        for (process, files) in processes.into_iter().take_while(|_| Instant::now() < until) {
-            let mut target = Target::find(process, files, &mut self.libraries, &options);
-            ranks.extend(target.read());
+        for ((target, _), found) in looked {
+            let Some(found) = found else { continue };
+            ranks.extend(found);
             targets.push(target);
         }
         copies::leave_out(&mut targets, &mut ranks);
