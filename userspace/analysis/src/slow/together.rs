@@ -18,11 +18,10 @@ const MIN_PAUSES: usize = 3;
 /// Share of the time in which all GPUs have nothing to run, from which on it is told.
 const IDLE_PERCENT: f64 = 10.0;
 
-/// Returns what all ranks have in common; all of it are notes.
-pub(super) fn causes(evidence: &Evidence) -> Vec<Cause> {
-    let late = evidence.late.first();
-    let found = [slower(evidence), late.and_then(|late| pauses(evidence, late))];
-    found.into_iter().flatten().chain(idle(evidence)).collect()
+/// Returns what all ranks have in common; all of it are notes. `pauses`: those of [`pauses`], if nobody is named for
+/// them.
+pub(super) fn causes(evidence: &Evidence, pauses: Option<Cause>) -> Vec<Cause> {
+    [slower(evidence), pauses, idle(evidence)].into_iter().flatten().collect()
 }
 
 fn note(evidence: &Evidence, kind: Kind, percent: f64, text: String) -> Cause {
@@ -38,7 +37,8 @@ fn slower(evidence: &Evidence) -> Option<Cause> {
 }
 
 /// Tells of iterations that are much longer, in which no rank is late.
-fn pauses(evidence: &Evidence, late: &LateRanks) -> Option<Cause> {
+pub(super) fn pauses(evidence: &Evidence) -> Option<Cause> {
+    let late: &LateRanks = evidence.late.first()?;
     let iterations = &late.late.iterations;
     let typical = evidence.iteration?.typical_ns;
     if iterations.len() < MIN_ITERATIONS || late.ranks.len() < 2 {

@@ -123,6 +123,9 @@ const LEAST_WORK: f64 = 1.0 / 3.0;
 /// Standard errors by which a difference must exceed 0.
 pub(super) const STANDARD_ERRORS: f64 = 4.0;
 
+/// The same of a GPU that has nothing to run, where iterations pause: a second with a pause differs from one without.
+const STANDARD_ERRORS_OF_PAUSES: f64 = 3.0;
+
 /// Difference of GPUs, in percent of the time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Difference {
@@ -161,7 +164,8 @@ impl Slow {
         let has_data = |rank: i32| {
             by_messages.iter().any(|cause| cause.kind == Kind::Gpu && cause.ranks.contains(&rank))
         };
-        let mut causes = hosts(evidence, &has_data);
+        let pauses = together::pauses(evidence);
+        let mut causes = hosts(evidence, pauses.is_some(), &has_data);
         // Who waits for a slow link goes on later than the others, and launches later.
         let is_behind = |host: &Cause| {
             by_messages.iter().any(|link| {
@@ -181,7 +185,8 @@ impl Slow {
             matches!(cause.kind, Kind::Gpu | Kind::Host) && evidence.ranks.iter().any(has_counters)
         };
         add_unnamed(&mut causes, by_messages.into_iter().filter(|cause| !is_told(cause)));
-        causes.extend(together::causes(evidence));
+        let is_named = causes.iter().any(|cause| cause.kind == Kind::Host && !cause.is_note);
+        causes.extend(together::causes(evidence, pauses.filter(|_| !is_named)));
         // That all became slower is no other cause than what made them slower.
         let named = causes.iter().filter(|cause| cause.names_somebody()).filter_map(|cause| cause.percent);
         let slower = evidence.slowdown.map_or(0.0, |slowdown| slowdown.percent_of_after());
@@ -287,15 +292,17 @@ pub(super) fn idle(evidence: &Evidence, at: usize) -> (Option<Difference>, bool)
 /// Returns ranks whose hosts launch late: their GPUs have nothing to run while kernels of the others wait; or
 /// they pause, and the iteration takes as much longer for all.
 ///
-/// `has_data`: the rank's GPU had the data that it needed, and did not go on.
-fn hosts(evidence: &Evidence, has_data: &dyn Fn(i32) -> bool) -> Vec<Cause> {
+/// `all_pause`: some iterations are much longer, in which no rank launches late. `has_data`: the rank's GPU had the data
+/// that it needed, and did not go on.
+fn hosts(evidence: &Evidence, all_pause: bool, has_data: &dyn Fn(i32) -> bool) -> Vec<Cause> {
     let mut causes = Vec::new();
+    let least_certainty = if all_pause { STANDARD_ERRORS_OF_PAUSES } else { STANDARD_ERRORS };
     let all = pauses::of_all(evidence);
     for ((at, rank), pauses) in evidence.ranks.iter().enumerate().zip(&all) {
         let (idle, is_coarse) = idle(evidence, at);
         let is_idle = idle.is_some_and(|idle| {
             idle.percent >= FAULT_PERCENT
-                && idle.certainty >= STANDARD_ERRORS
+                && idle.certainty >= least_certainty
                 && (!is_coarse || pauses.is_late())
         });
         let is_cause = pauses.is_cause(is_idle, &all, at) && !has_data(rank.name.rank);
@@ -424,6 +431,10 @@ pub(super) fn rounded(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slow::{
+        late_ranks::LateRanks,
+        launches::{IterationLaunches, Late},
+    };
 
     /// A rank by what its GPU's counters say: a kernel runs, multiprocessors, tensor cores and memory are busy.
     fn rank(number: i32, percents: [f64; 4]) -> RankEvidence {
@@ -452,5 +463,35 @@ mod tests {
         assert_eq!(accused([[98.4, 75.3, 68.0, 19.3], [98.5, 66.3, 57.4, 17.3]]), [(Kind::Gpu, 0)]);
         // Multiprocessors alone tell nothing.
         assert_eq!(accused([[98.4, 75.3, 58.0, 17.4], [98.5, 66.3, 57.4, 17.3]]), []);
+    }
+
+    /// Two of eight ranks on the bed, of which one was stopped twice a second for 286 ms: a second had two stops, one or
+    /// none, and launches were late by nothing.
+    #[test]
+    fn where_all_pause_a_gpu_that_often_has_nothing_to_run_has_a_late_host() {
+        const MS: u64 = 1_000_000;
+        let judged = |paused_ms: u64, idle: f64| {
+            let lasted = |at: u64| 60 * MS + if at % 8 == 5 { paused_ms * MS } else { 0 };
+            let iteration = |number| IterationLaunches {
+                number,
+                begun_ns: number * 60 * MS,
+                lasted_ns: Some(lasted(number)),
+                late_ns: [0, 0].into(),
+                late_at: Box::default(),
+            };
+            let late = Late { ranks: vec![0, 1], iterations: (0..120).map(iteration).collect() };
+            let mut ranks = vec![rank(0, [99.6, 38.0, 20.0, 10.0]), rank(1, [99.6 - idle, 38.0, 20.0, 10.0])];
+            ranks[1].graphics = Some(Mean { percent: 99.6 - idle, error: 5.8 });
+            let late = LateRanks::new(vec![0, 1], late);
+            let iteration = late.iteration;
+            Slow::of(&Evidence { ranks, iteration, late: vec![late], ..Evidence::default() })
+        };
+        let kinds =
+            |slow: &Slow| slow.causes().map(|cause| (cause.kind, cause.ranks.clone())).collect::<Vec<_>>();
+        assert_eq!(kinds(&judged(286, 20.3)), [(Kind::Host, vec![1])]);
+        // All GPUs are alike.
+        assert_eq!(kinds(&judged(286, 0.1)), [(Kind::Outside, Vec::new())]);
+        // Without pauses such a difference can be chance.
+        assert_eq!(kinds(&judged(0, 20.3)), [(Kind::Nobody, Vec::new())]);
     }
 }
