@@ -268,18 +268,19 @@ fn a_process_that_is_killed_while_it_is_traced_ends_the_recording() {
     // Of several processes those without NCCL are passed over, and said.
     let sleep = sleeper();
     let pids = format!("{},{}", sleep.0.id(), world.bed.pid_list());
-    let recorder = Recorder::start(&world.ncclflow, &pids, &world.out(), &[]).unwrap();
+    let recorder = Recorder::start(&world.ncclflow, &pids, &world.out(), &["--strict"]).unwrap();
     drop(sleep);
     world.bed.go().unwrap();
     progress::wait_for_blocks(&world.out(), 1);
     for &pid in &world.bed.ready.pids {
         kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
     }
-    recorder.end().unwrap();
+    let (status, said) = recorder.finish().unwrap();
     assert!(assert_whole_lines(&world.out()) > 0);
     let session = world.session();
     assert_eq!(session["state"], "complete");
     assert!(text(&session["passed_over"][0]).contains("has no NCCL library mapped"));
+    assert_eq!(status.code(), Some(3), "--strict, and one of the processes was not traced: {said}");
     assert!(list(&session["targets"]).iter().all(|target| target["exited"] == true));
 }
 

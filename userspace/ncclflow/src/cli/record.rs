@@ -74,16 +74,19 @@ pub(super) fn run(args: &RecordArgs, started: Instant) -> Result<Exit> {
     }
     Ok(if matches!(outcome.report.state, SessionState::WriteFailed | SessionState::Failed) {
         Exit::Failed
-    } else if args.strict && (!outcome.report.loss.is_zero() || is_in_the_dark(&outcome.report)) {
+    } else if args.strict && (!outcome.report.loss.is_zero() || is_in_the_dark(args, &outcome.report)) {
         Exit::Findings
     } else {
         Exit::Done
     })
 }
 
-/// Tells whether processes of the node were not seen, so that what is missing cannot be counted.
-fn is_in_the_dark(report: &SessionReport) -> bool {
-    report.processes_denied > 0 || report.processes_hidden
+/// Tells whether processes were not traced, so that what is missing cannot be counted: of the node, those that cannot
+/// be seen; of those that were asked for, any.
+fn is_in_the_dark(args: &RecordArgs, report: &SessionReport) -> bool {
+    let lacks_one =
+        || !report.passed_over.is_empty() || report.targets.iter().any(|target| target.untraced.is_some());
+    report.processes_denied > 0 || report.processes_hidden || !args.pids.is_empty() && lacks_one()
 }
 
 /// Serves metrics. The server starts before anything is attached: if the address is taken, the recording does

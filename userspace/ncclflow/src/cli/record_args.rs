@@ -248,7 +248,7 @@ pub struct RecordArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Exit with 3 if anything was lost
+    /// Exit with 3 if anything was lost, or a process of -p could not be traced
     #[arg(long, hide_short_help = true)]
     pub strict: bool,
 
