@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use nccl_library::{
     elf::Machine,
-    fields::{self, FieldName},
+    fields::{self, AskedBy, FieldName},
     nccl::NcclVersion,
     symbols::shipped::Table,
 };
@@ -101,12 +101,33 @@ fn stated_versions_are_those_of_the_shipped_layouts() {
     let mut versions = BTreeSet::new();
     for library in table.libraries() {
         let layouts = table.layouts(library).unwrap();
-        let has = |strukt: &str, path: &str| Some(layouts.field(strukt, path).is_some());
+        let has =
+            |strukt: &str, path: &str| (!is_unshipped(strukt)).then(|| layouts.field(strukt, path).is_some());
         let (_, differences) = differences(library.nccl, has);
         assert!(differences.is_empty(), "{:?}: {differences:#?}", library.machine);
         versions.insert((library.nccl.minor, library.machine == Machine::X86_64));
     }
     assert!(versions.len() >= 15, "too few versions to tell first and last ones: {versions:?}");
+}
+
+/// Tells whether the table of shipped layouts does not have the struct, whatever the version.
+fn is_unshipped(strukt: &str) -> bool {
+    fields::structs().any(|known| known.name == strukt && known.asked_by == AskedBy::Unshipped)
+}
+
+/// The fields that no table has, in the libraries of the cache by their own debugging information.
+#[test]
+fn stated_versions_of_what_is_not_shipped_are_those_of_libraries() {
+    for (name, library) in test_support::libraries() {
+        let image = nccl_library::elf::Image::open(&library).unwrap();
+        let request = nccl_library::symbols::nccl_request_of_memory();
+        let resolution = nccl_library::symbols::resolve(&image, &request).unwrap();
+        let layouts = &resolution.layouts;
+        let has =
+            |strukt: &str, path: &str| is_unshipped(strukt).then(|| layouts.field(strukt, path).is_some());
+        let (compared, differences) = differences(resolution.nccl_version.unwrap(), has);
+        assert!(differences.is_empty() && compared > 30, "{name}: {compared} {differences:#?}");
+    }
 }
 
 /// The fields of launches without proxy ops, in the libraries of the cache by their own debugging

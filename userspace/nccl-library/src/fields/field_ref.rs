@@ -22,6 +22,9 @@ pub enum AskedBy {
     Tracing,
     /// `ncclflow dump` alone.
     Dump,
+    /// The same, and the table of shipped layouts has none of it: it is known only of libraries with
+    /// debugging information.
+    Unshipped,
     Both,
     /// None: the struct comes with those that contain it.
     Nobody,

@@ -75,7 +75,8 @@ fields! {
         SHARED_RESOURCES = "sharedRes" since "2.18";
         /// Count of API calls; NCCL's own log lines have it.
         OP_COUNT = "opCount";
-        /// Count of collectives launched; from 2.18 on [`shared_resources::COLL_OP_COUNT`] counts them.
+        /// Count of collectives launched; from 2.18 on those that share resources count
+        /// together: [`crate::fields::shared_resources::COLL_OP_COUNT`].
         COLL_OP_COUNT = "collOpCount" except "2.18" to "2.23";
         /// Count of collectives that were launched, a `uint64_t` for each function: see
         /// [`crate::fields::counts_always`].
@@ -127,6 +128,11 @@ fields! {
         REVOKED_FLAG = "revokedFlag" since "2.28.7";
         /// Name that the program gave.
         NAME = "config.commName" since "2.27";
+        /// Pointer to an array of pointers to [`crate::fields::rma_context`], and their number.
+        RMA_CONTEXTS = "rmaState.rmaProxyState.rmaProxyCtxs" since "2.29";
+        RMA_CONTEXT_COUNT = "rmaState.rmaProxyState.rmaProxyCtxCount" since "2.29";
+        /// Count of signals that each rank has for each other one; before, it is 1.
+        RMA_SIGNALS = "config.numRmaSig" since "2.31";
         /// Pointer to a `uint32_t` for each channel: the amount of work that kernels are through with
         /// (src/enqueue.cc, waitWorkFifoAvailable). From 2.26 on the host keeps no word that the GPU writes.
         WORK_CONSUMED = "workFifoConsumed" since "2.22", "workFifoDone" until "2.21";
@@ -347,15 +353,6 @@ fields! {
     }
 
     Tracing ring = "ncclRing", lost "the neighbours in the ring" {}
-    /// State that communicators share which were split from each other (src/include/comm.h).
-    Both shared_resources = "ncclSharedResources", lost "op counters that split communicators share" {
-        /// Count of collectives that were launched: see [`crate::fields::counts_always`] for which.
-        COLL_OP_COUNT = "collOpCount" since "2.18";
-        /// Count of plans that CUDA graphs hold.
-        PERSISTENT_REFS = "persistentRefs" since "2.26";
-        /// Count of sends and receives that were launched, a `uint64_t` for each channel.
-        P2P_OP_COUNT = "p2pOpCount" since "2.18";
-    }
 
     /// `ncclTaskColl`; up to 2.21 in src/include/info.h, and of other use.
     Tracing task_coll = "ncclTaskColl", lost "collectives of a plan that need no proxy" {

@@ -151,7 +151,7 @@ pub fn nccl_request_of_memory() -> Request {
     let enums = [FUNC, PATTERN, RESULT, PROXY_OP_STATE, DATA_TYPE, RED_OP];
     Request {
         functions: Vec::new(),
-        structs: structs_of(&[AskedBy::Both, AskedBy::Dump]),
+        structs: structs_of(&[AskedBy::Both, AskedBy::Dump, AskedBy::Unshipped]),
         enums: enums.map(str::to_owned).into(),
         variables: variables_of_dump(),
     }
