@@ -16,8 +16,8 @@ use nccl_library::{
 
 use super::{
     LibraryReport, absent::PeerTable, comm_layout::CommLayout, connections::ConnectionLayout, mem::MemLayout,
-    nics::NicLayout, own_list::OwnList, pending::PendingLayout, proxy::ProxyLayout, ras_peers::RasPeers,
-    set_up::SetUpLayout,
+    nics::NicLayout, one_sided::OneSidedLayout, own_list::OwnList, pending::PendingLayout,
+    proxy::ProxyLayout, ras_peers::RasPeers, set_up::SetUpLayout,
 };
 
 #[derive(Debug)]
@@ -30,6 +30,7 @@ pub(super) struct Layout {
     pub(super) connections: ConnectionLayout,
     pub(super) proxy: ProxyLayout,
     pub(super) pending: PendingLayout,
+    pub(super) one_sided: OneSidedLayout,
     pub(super) bus_id: Option<IntField>,
     pub(super) peers: Option<PeerTable>,
     pub(super) own_list: Option<OwnList>,
@@ -105,6 +106,7 @@ impl Layout {
             connections: ConnectionLayout::new(layouts)?,
             proxy: ProxyLayout::new(layouts)?,
             pending: PendingLayout::new(layouts),
+            one_sided: OneSidedLayout::new(layouts),
             bus_id: comm::BUS_ID.find_int(layouts),
             peers: PeerTable::new(layouts),
             own_list: None,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Motion, OpReport, ProxyListState, RankReport};
+use super::{Motion, OneSided, OpReport, ProxyListState, RankReport};
 
 #[derive(Debug)]
 pub(super) struct Reading {
@@ -42,6 +42,16 @@ pub(super) fn over(mut readings: Vec<Reading>) -> Vec<RankReport> {
             let since = same.last().map_or(last.at, |(at, _)| *at);
             op.still_seconds = last.at.duration_since(since).as_secs_f64();
         }
+        let mut one_sided = rank.one_sided.take();
+        for queue in one_sided.iter_mut().flat_map(|one_sided| &mut one_sided.queues) {
+            let queues = before.iter().map(|(at, before)| (at, before.one_sided.as_ref()));
+            let stood = |(_, earlier): &(&Instant, Option<&OneSided>)| {
+                earlier.is_some_and(|earlier| queue.stands_as(&earlier.queues))
+            };
+            let since = queues.take_while(stood).last().map_or(last.at, |(at, _)| *at);
+            queue.still_seconds = last.at.duration_since(since).as_secs_f64();
+        }
+        rank.one_sided = one_sided;
         rank.motion = motion;
     }
     ranks
@@ -57,7 +67,8 @@ fn find<'r>(reading: &'r Reading, rank: &RankReport) -> Option<&'r RankReport> {
 /// Tells whether steps moved. A list that changed each time while it was read moved, if anything did.
 fn steps_differ(before: &RankReport, after: &RankReport) -> bool {
     let torn = |rank: &RankReport| rank.proxy.state == ProxyListState::Torn;
-    torn(before) || torn(after) || sorted(before) != sorted(after)
+    // Each reading finds the queues in another order only if something else is in them.
+    torn(before) || torn(after) || sorted(before) != sorted(after) || before.one_sided != after.one_sided
 }
 
 /// Returns the ops in a fixed order: the order in the list changes without anything having moved.
@@ -72,7 +83,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::rank_report::ProxyReport;
+    use crate::{OneSidedQueue, rank_report::ProxyReport};
     use nccl_library::nccl::Direction;
 
     pub(super) fn op(done: u64) -> OpReport {
@@ -121,6 +132,32 @@ mod tests {
         assert!(ranks[0].motion.is_still() && (ranks[0].motion.seconds - 1.0).abs() < 1e-9);
         let ranks = over(vec![reading(at(0), 4, 7), reading(at(500), 4, 8)]);
         assert!(ranks[0].motion.counters_moved && !ranks[0].motion.steps_moved);
+    }
+
+    #[test]
+    fn a_queue_stands_since_the_reading_from_which_on_nothing_got_done() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let reading = |ms, called, taken, done| {
+            let mut reading = reading(at(ms), 4, 7);
+            let queue = OneSidedQueue { called, taken, done, ..OneSidedQueue::default() };
+            let other = OneSidedQueue { slot: 1, done: taken, ..queue.clone() };
+            reading.ranks[0].one_sided = Some(OneSided { queues: vec![other, queue], ..OneSided::default() });
+            reading
+        };
+        let still = |readings: [Reading; 3]| {
+            let ranks = over(readings.into());
+            let one_sided = ranks[0].one_sided.clone().unwrap_or_default();
+            let still: Vec<f64> = one_sided.queues.iter().map(|queue| queue.still_seconds).collect();
+            (still, ranks[0].motion.steps_moved)
+        };
+        let stands = |ms| reading(ms, 5, 5, 3);
+        assert_eq!(still([stands(0), stands(500), stands(1000)]), (vec![0.0, 1.0], false));
+        assert_eq!(still([reading(0, 5, 5, 2), stands(500), stands(1000)]), (vec![0.0, 0.5], true));
+        // More that is put behind does not help; what was not in flight before has not stood.
+        let more = |ms| reading(ms, 9, 7, 3);
+        assert_eq!(still([stands(0), more(500), more(1000)]), (vec![0.0, 1.0], true));
+        assert_eq!(still([reading(0, 5, 3, 3), stands(500), stands(1000)]), (vec![0.0, 0.5], true));
     }
 
     #[test]

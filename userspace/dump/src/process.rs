@@ -253,6 +253,7 @@ impl Target {
                 bus_id,
                 nvml_dev: on_host.or(comm.report.nvml_dev),
                 pending: layout.pending.read(memory, comm.report.address, comm.report.n_ranks),
+                one_sided: layout.one_sided.read(memory, &comm.report, comm.shared_res, budget)?,
                 set_up: layout.set_up.read(memory, &comm.report),
                 ..comm.report.clone()
             };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{AbsentRank, NicReport, Pending, ProcessState, RankGpu, SetUp, pxn::OpForOther};
+use super::{AbsentRank, NicReport, OneSided, Pending, ProcessState, RankGpu, SetUp, pxn::OpForOther};
 use nccl_library::nccl::{Direction, NcclVersion};
 use torch_history::Noted;
 
@@ -54,6 +54,10 @@ pub struct RankReport {
     pub bus_id: Option<String>,
     /// Operations that the communicator was asked for and has not launched.
     pub pending: Option<Pending>,
+    /// One-sided operations that the CPU makes (2.30 and later); null where there are none, or where the layouts
+    /// are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub one_sided: Option<OneSided>,
     /// Progress of the communicator's set-up; null where it is done, or where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_up: Option<SetUp>,

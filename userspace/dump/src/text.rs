@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     CommunicatorReport, CopiedRank, DumpReport, LibraryReport, OpReport, ProcessId, ProcessReport,
-    ProcessState, PythonGroup, PythonReport, RankReport, gpus, nics, of_host, python,
+    ProcessState, PythonGroup, PythonReport, RankReport, gpus, nics, of_host, one_sided, python,
     verdict::{Kind, State, named},
 };
 use flow::text::{counted, joined, name_ranks, wrap, write_paragraph as wrapped};
@@ -456,7 +456,7 @@ fn write_rank(out: &mut String, rank: &RankReport, is_verbose: bool) -> fmt::Res
         write_rest(out, 4, begun.len(), MAX_OPS, "more in flight")?;
         write_rest(out, 4, rank.proxy.ops.len(), begun.len(), "queued behind them")?;
     }
-    for remark in &rank.remarks {
+    for remark in one_sided::lines(rank, is_verbose).iter().chain(&rank.remarks) {
         wrapped(out, remark, 4)?;
     }
     Ok(())

@@ -35,6 +35,7 @@ mod not_begun;
 mod not_joined;
 mod not_judged;
 mod noted;
+mod one_sided;
 mod op_waits;
 mod other_operation;
 mod pending_calls;
@@ -275,6 +276,7 @@ const RULES: &[Rule] = &[
     nic::link_down,
     in_flight::in_flight,
     // From here on no rank has an op in flight.
+    one_sided::owed,
     not_judged::ops_unreadable,
     gone::gone,
     other_operation::other_operation,
@@ -284,6 +286,7 @@ const RULES: &[Rule] = &[
     pending_calls::pending_calls,
     setting_up::file_limit,
     inside_calls::inside_calls,
+    one_sided::standing,
     idle::over_nvlink,
 ];
 
@@ -303,6 +306,7 @@ fn judge_beside(
     let mut verdict = waiting::or_stuck(&case, verdict);
     case.explain_halted(&mut verdict);
     lines::add(&case, &mut verdict);
+    one_sided::add(&case, &mut verdict);
     nic::add(&case, &mut verdict);
     known_bugs::add(&case, &mut verdict);
     verdict
