@@ -6,7 +6,12 @@
 mod nccl;
 mod network;
 
-use std::{env, path::Path, process::Command};
+use std::{
+    env,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -46,12 +51,15 @@ fn with_nccl(test: &str, compare: impl FnOnce(&mut Nccl) -> Result<()>) -> Resul
     unsafe { libc::_exit(0) }
 }
 
-fn read(nccl: &Nccl) -> Result<OneSided> {
+fn read_any(nccl: &Nccl) -> Result<Option<OneSided>> {
     let process = Process::open(std::process::id())?;
     let layout = OneSidedLayout::new(&nccl.layouts);
     let comm = RankReport { address: nccl.comm(), n_ranks: N_RANKS, rank: RANK, ..RankReport::default() };
-    let read = layout.read(Memory::new(&process), &comm, nccl.shared(), &mut Budget::default())?;
-    let read = read.context("the communicator has no proxy")?;
+    Ok(layout.read(Memory::new(&process), &comm, nccl.shared(), &mut Budget::default())?)
+}
+
+fn read(nccl: &Nccl) -> Result<OneSided> {
+    let read = read_any(nccl)?.context("the communicator has no proxy")?;
     ensure!(!read.is_cut, "{read:#?}");
     Ok(read)
 }
@@ -210,6 +218,24 @@ fn puts_and_waits_are_read_as_nccls_own_proxy_has_them() -> Result<()> {
             let group = read.queues.iter().find(|queue| queue.slot == RANK).context("no group")?;
             assert_eq!((group.target, group.oldest), (Some(2), op(PutGroup, Some(20), false)));
         }
+        Ok(())
+    })
+}
+
+/// A tenant can write what it likes: numbers, and lists that lead back to themselves.
+#[test]
+fn made_up_numbers_and_lists_end_soon() -> Result<()> {
+    with_nccl("made_up_numbers_and_lists_end_soon", |nccl| {
+        nccl.put(1, 65536, true)?;
+        nccl.stream_reaches(1, 1);
+        nccl.progress_rma()?;
+        let begun = Instant::now();
+        for change in [Nccl::circle, Nccl::many_contexts, Nccl::many_signals, Nccl::no_queue_size] {
+            change(nccl)?;
+            let read = read_any(nccl)?.context("the communicator has no proxy")?;
+            ensure!(read.is_cut && read.queues.len() <= MAX_ROWS, "{read:#?}");
+        }
+        ensure!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
         Ok(())
     })
 }

@@ -99,6 +99,7 @@ pub(super) struct Nccl {
     written: Vec<Vec<u64>>,
     rma_context: Made,
     queues: Made,
+    in_progress: Made,
     queued: Made,
     ready: Made,
     done: Made,
@@ -165,6 +166,7 @@ impl Nccl {
             written: (0..CONTEXTS).map(|_| vec![0; n_ranks as usize]).collect(),
             rma_context: new("ncclRmaProxyCtx")?,
             queues: Made::bytes(8 * QUEUE * u64::from(n_ranks))?,
+            in_progress: Made::bytes(list * u64::from(n_ranks))?,
             queued: words()?,
             ready: words()?,
             done: words()?,
@@ -256,7 +258,7 @@ impl Nccl {
             ("circularBuffers", self.queues.0),
             ("pis", self.queued.0),
             ("cis", Made::words(self.n_ranks)?.0),
-            ("inProgressQueues", Made::bytes(self.list * u64::from(self.n_ranks))?.0),
+            ("inProgressQueues", self.in_progress.0),
             ("readySeqs", self.ready.0),
             ("doneSeqs", self.done.0),
             ("signalsHost", self.expected.0),
@@ -430,5 +432,33 @@ impl Nccl {
 
     pub(super) fn signals_of_graphs_arrive(&self, peer: u32, count: u64) {
         self.graphs_arrived.set_word(self.signal * self.n_ranks + peer, count);
+    }
+}
+
+/// What a hostile program writes.
+impl Nccl {
+    /// Leads the list of what is in flight to rank 1 back to its first descriptor.
+    pub(super) fn circle(&self) -> Result<()> {
+        let first = Made(self.in_progress.0 + self.list).word(0);
+        ensure!(first != 0, "nothing is in flight");
+        self.set(Made(first), "ncclRmaProxyDesc", "next", first)
+    }
+
+    pub(super) fn many_contexts(&self) -> Result<()> {
+        self.set(self.gin_context, "ginProxyCtx", "nContexts", 0x7fff_ffff)?;
+        self.set(self.comm, "ncclComm", "rmaState.rmaProxyState.rmaProxyCtxCount", 0x7fff_ffff)
+    }
+
+    /// Where a version has their number.
+    pub(super) fn many_signals(&self) -> Result<()> {
+        if self.signal == 0 {
+            Ok(())
+        } else {
+            self.set(self.comm, "ncclComm", "config.numRmaSig", 0x7fff_ffff)
+        }
+    }
+
+    pub(super) fn no_queue_size(&self) -> Result<()> {
+        self.set(self.rma_context, "ncclRmaProxyCtx", "queueSize", 1 << 40)
     }
 }
