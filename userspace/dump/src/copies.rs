@@ -93,7 +93,7 @@ pub(super) fn leave_out(targets: &mut [Target], ranks: &mut Vec<RankReport>) {
     });
 }
 
-/// Evidence of a process: whose the communicators in its memory are.
+/// Facts of a process that tell whether the communicators in its memory are its own.
 struct Evidence {
     /// Its own hashes, where they can be known.
     hashes: Option<[u64; 2]>,

@@ -3,7 +3,6 @@
 use super::{
     change::Slowdown,
     evidence::Evidence,
-    late_ranks::LateRanks,
     launches::{median, sum},
     text,
     verdict::{Cause, FAULT_PERCENT, Kind},
@@ -38,7 +37,7 @@ fn slower(evidence: &Evidence) -> Option<Cause> {
 
 /// Tells of iterations that are much longer, in which no rank is late.
 pub(super) fn pauses(evidence: &Evidence) -> Option<Cause> {
-    let late: &LateRanks = evidence.late.first()?;
+    let late = evidence.late.first()?;
     let iterations = &late.late.iterations;
     let typical = evidence.iteration?.typical_ns;
     if iterations.len() < MIN_ITERATIONS || late.ranks.len() < 2 {

@@ -54,8 +54,8 @@ impl Finder {
 
     /// Finds the communicators of these processes by their NCCL libraries: those given, or those that a
     /// process is found to have. Copies of communicators in forked processes are left out. `searches`: memory
-    /// is searched where no list of the library's tells of communicators. Some processes are looked at at the same
-    /// time; after `until` no further one is.
+    /// is searched where no list of the library's tells of communicators. Several processes are looked at side by
+    /// side; after `until` no further one is.
     pub fn find(
         &mut self,
         processes: impl IntoIterator<Item = (Process, Option<Vec<MappedLibrary>>)>,

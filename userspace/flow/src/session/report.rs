@@ -91,7 +91,7 @@ pub struct SessionReport {
     pub model: ModelCounters,
     /// Why the first record that could not be decoded could not.
     pub first_undecodable: Option<String>,
-    /// Libraries that look like NCCL and could not be traced, and processes of `-p`; and why.
+    /// Libraries that look like NCCL, and processes of `-p`, that could not be traced, and why.
     pub passed_over: Vec<String>,
     /// Processes that ncclflow may not look at, with `--all`, as of now: what NCCL does in them is not seen.
     pub processes_denied: u64,
