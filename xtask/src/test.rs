@@ -5,11 +5,12 @@ mod cargo_test;
 
 use std::{
     collections::BTreeSet,
+    env,
     ffi::{OsStr, OsString},
     fs,
     path::{Path, PathBuf},
     process::Command,
-    thread,
+    thread::{self, available_parallelism},
     time::{Duration, Instant},
 };
 
@@ -116,6 +117,9 @@ pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) ->
             .env("NCCLFLOW_HOOKS", &hooks)
             .env("NCCLFLOW_INSPECTOR_EXPORTER", &inspector_exporter)
             .env("NCCLFLOW_PROMTOOL", &promtool);
+        if env::var_os(THREADS).is_none() {
+            command.env(THREADS, (2 * available_parallelism().map_or(1, usize::from)).to_string());
+        }
         command
     };
     let heartbeat = Heartbeat::start();
@@ -182,6 +186,10 @@ pub(crate) fn print_skipped(skipped: &[String]) {
         println!("  {line}");
     }
 }
+
+/// Variable by which libtest knows how many tests of a target to run at once. Twice as many as there are processors are
+/// faster: most of them wait, for a job, or until a time is over.
+const THREADS: &str = "RUST_TEST_THREADS";
 
 /// Number of targets that are named with the time that they took.
 const LONGEST: usize = 20;

@@ -67,8 +67,12 @@ fn find<'r>(reading: &'r Reading, rank: &RankReport) -> Option<&'r RankReport> {
 /// Tells whether steps moved. A list that changed each time while it was read moved, if anything did.
 fn steps_differ(before: &RankReport, after: &RankReport) -> bool {
     let torn = |rank: &RankReport| rank.proxy.state == ProxyListState::Torn;
-    // Each reading finds the queues in another order only if something else is in them.
-    torn(before) || torn(after) || sorted(before) != sorted(after) || before.one_sided != after.one_sided
+    let one_sided_moved = match (&before.one_sided, &after.one_sided) {
+        (Some(before), Some(after)) => after.moved_since(before),
+        (None, Some(after)) => after.called > 0,
+        (_, None) => false,
+    };
+    torn(before) || torn(after) || sorted(before) != sorted(after) || one_sided_moved
 }
 
 /// Returns the ops in a fixed order: the order in the list changes without anything having moved.
@@ -158,6 +162,28 @@ mod tests {
         let more = |ms| reading(ms, 9, 7, 3);
         assert_eq!(still([stands(0), more(500), more(1000)]), (vec![0.0, 1.0], true));
         assert_eq!(still([reading(0, 5, 3, 3), stands(500), stands(1000)]), (vec![0.0, 0.5], true));
+    }
+
+    #[test]
+    fn what_one_reading_could_not_read_did_not_move() {
+        let start = Instant::now();
+        let reading = |ms, is_cut, counts: &[(u32, u32)]| {
+            let mut reading = reading(start + Duration::from_millis(ms), 4, 7);
+            let queues = counts.iter().map(|(slot, done)| {
+                OneSidedQueue { slot: *slot, called: 9, taken: 9, done: *done, ..OneSidedQueue::default() }
+            });
+            let done = counts.iter().map(|(_, done)| u64::from(*done)).sum();
+            let queues = queues.collect();
+            reading.ranks[0].one_sided = Some(OneSided { done, queues, is_cut, ..OneSided::default() });
+            reading
+        };
+        let moved = |first, second| over(vec![first, second])[0].motion.steps_moved;
+        let whole = |ms| reading(ms, false, &[(0, 3), (1, 5)]);
+        assert!(!moved(whole(0), whole(500)));
+        assert!(!moved(reading(0, true, &[(0, 3)]), whole(500)));
+        assert!(!moved(whole(0), reading(500, true, &[(1, 5)])));
+        assert!(moved(reading(0, true, &[(0, 2)]), whole(500)));
+        assert!(moved(reading(0, false, &[(0, 3)]), whole(500)));
     }
 
     #[test]

@@ -138,7 +138,8 @@ pub(super) fn host_evidence(
     is_coarse: bool,
 ) -> Vec<String> {
     let mut lines = Vec::new();
-    if pauses.iterations > 0 {
+    // Who pauses now and then launches no later than the others in most iterations.
+    if pauses.iterations > 0 && pauses.typical_ns > 0 {
         lines.push(format!(
             "it launches last, by {} in the median, in {:.0} % of {} iterations",
             spaced_seconds(pauses.typical_ns),

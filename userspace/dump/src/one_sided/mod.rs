@@ -131,6 +131,27 @@ pub struct SignalWait {
     pub has_begun: bool,
 }
 
+impl OneSided {
+    /// Tells whether anything moved since an earlier reading. Where not all was read, only what both readings have
+    /// counts: what one of them lacks may have been there.
+    pub(super) fn moved_since(&self, earlier: &Self) -> bool {
+        if !self.is_cut && !earlier.is_cut {
+            return self != earlier;
+        }
+        let counts = |queue: &OneSidedQueue| (queue.called, queue.taken, queue.done, queue.oldest);
+        let of_wait = |wait: &SignalWait| (wait.context, wait.peer, wait.signal);
+        let queue_moved = self.queues.iter().any(|queue| {
+            let before = earlier.queues.iter().find(|before| queue.is_same(before));
+            before.is_some_and(|before| counts(before) != counts(queue))
+        });
+        let wait_moved = self.waits.iter().any(|wait| {
+            let before = earlier.waits.iter().find(|before| of_wait(before) == of_wait(wait));
+            before.is_some_and(|before| before != wait)
+        });
+        queue_moved || wait_moved
+    }
+}
+
 impl OneSidedQueue {
     /// Returns the number of operations that were given to the network and are not done.
     pub fn in_flight(&self) -> u32 {
