@@ -16,6 +16,8 @@ pub(crate) struct CommonCall {
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum CommonCallKind {
     Split,
+    /// A split that leaves this rank out (`NCCL_SPLIT_NOCOLOR`).
+    SplitOut,
     Finalize,
     Destroy,
 }

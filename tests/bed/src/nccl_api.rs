@@ -48,6 +48,9 @@ type AllGatherFn = extern "C" fn(usize, usize, usize, c_int, CommHandle, StreamH
 type ReduceFn = extern "C" fn(usize, usize, usize, c_int, c_int, c_int, CommHandle, StreamHandle) -> c_int;
 type BcastFn = extern "C" fn(usize, usize, c_int, c_int, CommHandle, StreamHandle) -> c_int;
 type SendFn = extern "C" fn(usize, usize, c_int, c_int, CommHandle, StreamHandle) -> c_int;
+/// `NCCL_SPLIT_NOCOLOR`.
+const NO_COLOUR: c_int = -1;
+
 type CommSplitFn = extern "C" fn(CommHandle, c_int, c_int, *mut CommHandle, *mut c_void) -> c_int;
 pub(crate) type CommFn = extern "C" fn(CommHandle) -> c_int;
 
@@ -189,10 +192,11 @@ impl Api {
         Ok(comm)
     }
 
-    /// Splits a communicator: the ranks of this colour have a new one.
-    pub(crate) fn comm_split(&self, comm: CommHandle, colour: u32, rank: u32) -> Result<CommHandle> {
+    /// Splits a communicator: the ranks of this colour have a new one, those without a colour none.
+    pub(crate) fn comm_split(&self, comm: CommHandle, colour: Option<u32>, rank: u32) -> Result<CommHandle> {
         let split = self.comm_split.context("no ncclCommSplit")?;
-        let (mut new, colour, key) = (std::ptr::null_mut(), c_int::try_from(colour)?, c_int::try_from(rank)?);
+        let colour = colour.map_or(Ok(NO_COLOUR), c_int::try_from)?;
+        let (mut new, key) = (std::ptr::null_mut(), c_int::try_from(rank)?);
         self.call("ncclCommSplit", || split(comm, colour, key, &raw mut new, std::ptr::null_mut()))?;
         Ok(new)
     }

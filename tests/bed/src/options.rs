@@ -190,7 +190,7 @@ pub(crate) struct Options {
     pub(crate) told_size: Option<(u32, u32)>,
 
     /// RANK,…=CALL:COMM@N: before their operation N these ranks make a call that all ranks of communicator COMM must make
-    /// (split, finalize, destroy), and then sleep
+    /// (split, split-out without a colour, finalize, destroy), and then sleep
     #[arg(long, value_name = "RANKS=CALL:COMM@N", value_parser = common_calls::parse)]
     pub(crate) makes: Vec<common_calls::CommonCall>,
 

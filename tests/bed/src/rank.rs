@@ -67,7 +67,7 @@ fn live(options: &Options, nccl: &Nccl, rank: u32, link: &mut impl Link) -> Resu
     }
     if let (Some(_), [all]) = (options.stages, &comms[..]) {
         let (ranks, stream) = (options.ranks_of_stage(), Arc::clone(&all.stream));
-        let handle = nccl.api.comm_split(all.handle(), rank / ranks, rank)?;
+        let handle = nccl.api.comm_split(all.handle(), Some(rank / ranks), rank)?;
         comm_hashes.push(nccl.emulator.register(handle as usize));
         comms.push(Comm { handle: handle as usize, rank: rank % ranks, ranks, stream });
     }

@@ -119,7 +119,8 @@ fn run_all(
         if let Some(CommonCall { call, comm, .. }) = options.makes.iter().find(is_now) {
             let comm = comms.get(*comm).context("there is no such communicator")?.handle();
             match call {
-                CommonCallKind::Split => drop(nccl.api.comm_split(comm, 0, rank)?),
+                CommonCallKind::Split => drop(nccl.api.comm_split(comm, Some(0), rank)?),
+                CommonCallKind::SplitOut => drop(nccl.api.comm_split(comm, None, rank)?),
                 CommonCallKind::Finalize => nccl.api.comm_finalize(comm)?,
                 CommonCallKind::Destroy => nccl.api.comm_destroy(comm)?,
             }

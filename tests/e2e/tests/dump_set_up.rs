@@ -101,6 +101,46 @@ fn a_rank_that_never_comes_to_the_set_up_is_named_with_who_waits_for_its_handsha
     }
 }
 
+/// When there is another one, which NCCL's own list has. While ranks wait for all to tell the colour of their part, nothing
+/// is known of the new one, and a rank without a colour makes none.
+#[test]
+fn one_that_is_being_made_is_found_on_stacks_and_no_memory_is_searched() {
+    let split = "--makes 0,2=split:0@2 --makes 3=split-out:0@2 --absent 1@2 --iters 4 --sync";
+    let second = "--stays-out 3@1 --comms 2";
+    let jobs = [
+        ("2.24.3-cu12", false, split, "callNotMade", 1),
+        ("2.27.5-cu12", true, second, "settingUp", 3),
+        ("2.28.9-cu13", true, split, "callNotMade", 1),
+        ("2.32.3-cu12", false, second, "settingUp", 3),
+    ];
+    for (version, is_stripped, workload, kind, culprit) in jobs {
+        println!("{version}, {workload}");
+        let workload = format!("{workload} --env NCCL_RAS_ENABLE=1");
+        let copy = |library: &Path, folder: &Path| stripped::copy(library, folder, &["--strip-all"]);
+        let job = if is_stripped {
+            World::going_on_copy(version, copy, RANKS, &workload)
+        } else {
+            World::going(version, RANKS, &workload)
+        };
+        let Some(job) = job.unwrap() else { return };
+        let (dump, _) = dump_until(&job, &[0, 1, 2, 3], |communicator| {
+            let verdict = &communicator.verdict;
+            verdict.state == "stuck" && verdict.kind.as_deref() == Some(kind) && verdict.culprits == [culprit]
+        });
+        let json: Value = serde_json::from_str(&dump.text).unwrap();
+        for process in json["processes"].as_array().unwrap() {
+            let scan = &process["scan"];
+            assert_eq!((&scan["endedBy"], &scan["scannedBytes"]), (&"listed".into(), &0.into()), "{}", dump.text);
+        }
+        // Each of its ranks was seen to stand, at three readings, for longer than one interval of 0.3 s.
+        let ranks = dump.communicators.iter().flat_map(|communicator| &communicator.ranks);
+        for motion in ranks.map(|rank| &rank["motion"]) {
+            let is_enough = motion["readings"].as_u64() >= Some(3) && motion["seconds"].as_f64() >= Some(0.4);
+            assert!(is_enough, "{motion}");
+        }
+    }
+}
+
 /// Unique ids that each rank makes itself (nccl#73), one number twice (nccl#1328), and other sizes (nccl#286).
 #[test]
 fn a_set_up_that_can_never_end_says_what_does_not_match() {

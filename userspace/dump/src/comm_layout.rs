@@ -39,6 +39,19 @@ const COMM: [Wanted; 23] = [
     (comm::NAME, false),
 ];
 
+/// Fields of `ncclComm` that tell how far it is made.
+const IN_MAKING: [Wanted; 6] = [
+    (comm::START_MAGIC, false),
+    (comm::END_MAGIC, false),
+    (comm::HASH, true),
+    (comm::N_RANKS, true),
+    (comm::N_CHANNELS, true),
+    (comm::INIT_STATE, false),
+];
+
+/// Fields of `ncclComm` that tell whether another one may be being split off.
+const CHILDREN: [Wanted; 2] = [(comm::CHILD_ABORT_FLAG, false), (comm::SPLIT_SHARE, false)];
+
 #[derive(Debug)]
 pub(super) struct CommLayout {
     pub(super) size: u64,
@@ -49,6 +62,10 @@ pub(super) struct CommLayout {
     mark: u64,
     /// Offsets of the fields [`COMM`].
     pub(super) comm: Places<23>,
+    /// Offsets of the fields [`IN_MAKING`].
+    pub(super) in_making: Places<6>,
+    /// Offsets of the fields [`CHILDREN`].
+    pub(super) children: Places<2>,
     /// `collOpCount` is where communicators that share resources count together: before 2.24.
     pub(super) shares_coll_op_count: bool,
     pub(super) seq_number: Option<ArrayField>,
@@ -87,6 +104,8 @@ impl CommLayout {
             needle,
             mark,
             comm: places::find(COMM, layouts)?,
+            in_making: places::find(IN_MAKING, layouts)?,
+            children: places::find(CHILDREN, layouts)?,
             shares_coll_op_count: !comm::COLL_OP_COUNT.exists(layouts),
             seq_number: seq_number.filter(|array| counts_always && array.elem_size == 8 && array.count <= 64),
             channels: comm::CHANNELS.array(layouts)?,

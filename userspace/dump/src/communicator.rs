@@ -100,6 +100,11 @@ pub(super) fn find(
     failure.map_or_else(|| Ok((found.into_values().collect(), report)), Err)
 }
 
+/// Returns a communicator's hash as reports have it.
+pub(super) fn hash_text(hash: u64) -> String {
+    format!("0x{hash:016x}")
+}
+
 /// Reads the communicator at `address` and proves that it is one.
 pub(super) fn read(
     memory: Memory<'_>,
@@ -126,7 +131,7 @@ pub(super) fn read(
     let max_channels = u32::try_from(layout.channels.count).unwrap_or(0);
     let flag = |value: Option<u64>| value.map(|value| value != 0);
     let mut report = RankReport {
-        comm_hash: format!("0x{:016x}", hash.unwrap_or_default()),
+        comm_hash: hash_text(hash.unwrap_or_default()),
         comm_name: name.and_then(|at| text(memory, at)),
         n_ranks,
         rank: int(rank, n_ranks)?,

@@ -26,10 +26,10 @@ pub fn dump_of_forged_memory(
     let layout = Arc::new(Layout::of(layouts, Some(version))?);
     let space = AddressSpace::of(mappings);
     let memory = Memory::new(&process);
-    let (found, scan) =
+    let (found, _) =
         communicator::find(memory, &layout.comm, &space, ScanLimits::default(), false, &mut |_| ())?;
     let mut target = Target::new(process, ProcessReport::default());
-    target.add(found, scan, &layout);
+    target.add(found, &layout);
     let readings = (0..2).map(|_| {
         let ranks = target.read_in(&space, &mut BTreeSet::new(), &mut Budget::default())?;
         Ok(motion::Reading { at: std::time::Instant::now(), ranks })

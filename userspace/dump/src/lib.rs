@@ -19,6 +19,7 @@ mod forged;
 mod gpus;
 pub mod history;
 mod libraries;
+mod making;
 pub mod mem;
 mod motion;
 mod nics;
@@ -156,17 +157,13 @@ pub fn dump(choice: &Choice, options: &DumpOptions, progress: &mut OnProgress<'_
     let mut targets = search::find(processes.into_iter().map(|process| (process, None)), options, progress);
     some_at_once(targets.iter_mut(), &process::Target::find_callers);
     let runtimes = python::Runtimes::default();
-    let mut histories = None;
+    let mut histories = Vec::new();
     // What takes its time is looked at between the first readings, when there is nothing else to do. A job that
     // moves has no others.
-    let readings = take_readings(&mut targets, options, &mut gpus, &mut |targets| {
-        if histories.is_some() {
-            return false;
-        }
-        histories = Some(look_between(targets, options, &runtimes));
+    let readings = take_readings(&mut targets, options.interval, &mut gpus, |targets| {
+        histories = look_between(targets, options, &runtimes);
         search::find_unlisted(targets, options, progress)
     });
-    let histories = histories.unwrap_or_default();
     let mut ranks = motion::over(readings);
     for target in &mut targets {
         let activity = activity::over(&target.samples);
@@ -221,30 +218,42 @@ pub fn dump(choice: &Choice, options: &DumpOptions, progress: &mut OnProgress<'_
 }
 
 /// Reads all processes until something has moved everywhere, or long enough to say that nothing does.
-/// `between` is called before the next reading. If it has found further communicators, the readings begin anew.
+/// `between` is called after the first reading, and tells whether it has found further communicators. These have their
+/// first reading then: a further one, which is none of those that others have, half the time before the next at least.
+/// So each communicator is judged by as many readings as if it had been known from the beginning, all of the same
+/// moments as those of its other ranks.
 fn take_readings(
     targets: &mut [process::Target],
-    options: &DumpOptions,
+    interval: Duration,
     gpus: &mut GpuWatch,
-    between: &mut dyn FnMut(&mut [process::Target]) -> bool,
+    between: impl FnOnce(&mut [process::Target]) -> bool,
 ) -> Vec<motion::Reading> {
-    let mut readings = Vec::new();
-    loop {
+    let mut read = |targets: &mut [process::Target]| {
         let at = Instant::now();
         gpus.ask();
         let mut ranks: Vec<RankReport> = targets.iter_mut().flat_map(process::Target::read).collect();
         pxn::give_back(&mut ranks);
+        motion::Reading { at, ranks }
+    };
+    let mut readings = vec![read(targets)];
+    let mut most = MAX_READINGS;
+    let mut next = readings.iter().map(|reading| reading.at + interval).max();
+    if between(targets) {
+        let further = read(targets);
+        next = next.max(Some(further.at + interval / 2));
+        readings.push(further);
+        most += 1;
+    }
+    loop {
+        thread::sleep(next.map_or(interval, |next| next.saturating_duration_since(Instant::now())));
+        let reading = read(targets);
+        next = Some(reading.at + interval);
         // Processes without a communicator are looked at twice: what they do elsewhere can be what others
         // wait for.
-        let is_last = ranks.is_empty() && !readings.is_empty();
-        readings.push(motion::Reading { at, ranks });
-        if is_last || readings.len() >= MAX_READINGS || (readings.len() > 1 && motion::all_moved(&readings)) {
+        let is_last = reading.ranks.is_empty();
+        readings.push(reading);
+        if is_last || readings.len() >= most || motion::all_moved(&readings) {
             return readings;
-        }
-        if between(targets) {
-            readings.clear();
-        } else {
-            thread::sleep(options.interval.saturating_sub(at.elapsed()));
         }
     }
 }

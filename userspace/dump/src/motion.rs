@@ -10,14 +10,19 @@ pub(super) struct Reading {
     pub(super) ranks: Vec<RankReport>,
 }
 
-/// Tells whether each communicator moved from the first reading to the last, so that another one would tell
-/// nothing new.
+/// Tells whether each communicator moved from the first reading that has it to the last, so that another one would
+/// tell nothing new.
 pub(super) fn all_moved(readings: &[Reading]) -> bool {
-    let [first, .., last] = readings else { return false };
-    last.ranks.iter().all(|rank| {
-        let group = last.ranks.iter().filter(|other| other.comm_hash == rank.comm_hash);
-        group.into_iter().any(|rank| find(first, rank).is_none_or(|before| steps_differ(before, rank)))
-    })
+    let [before @ .., last] = readings else { return false };
+    let has_moved = |rank: &RankReport| {
+        let first = before.iter().find_map(|reading| find(reading, rank));
+        first.is_none_or(|first| steps_differ(first, rank))
+    };
+    !before.is_empty()
+        && last.ranks.iter().all(|rank| {
+            let mut group = last.ranks.iter().filter(|other| other.comm_hash == rank.comm_hash);
+            group.any(has_moved)
+        })
 }
 
 /// Returns the last reading, with what moved since the first.
@@ -139,6 +144,19 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_found_later_is_still_only_since_it_was_found() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let none = Reading { at: start, ranks: Vec::new() };
+        let ranks = over(vec![none, reading(at(100), 4, 7), reading(at(500), 4, 7), reading(at(1000), 4, 7)]);
+        let motion = ranks[0].motion;
+        assert!(
+            motion.is_still() && motion.readings == 3 && (motion.seconds - 0.9).abs() < 1e-9,
+            "{motion:?}"
+        );
+    }
+
+    #[test]
     fn a_queue_stands_since_the_reading_from_which_on_nothing_got_done() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
@@ -191,5 +209,9 @@ mod tests {
         let start = Instant::now();
         assert!(!all_moved(&[reading(start, 4, 7), reading(start, 4, 8)]));
         assert!(all_moved(&[reading(start, 4, 7), reading(start, 6, 7)]));
+        // One that is found later has moved only since it was found.
+        let none = || Reading { at: start, ranks: Vec::new() };
+        assert!(!all_moved(&[none(), reading(start, 4, 7), reading(start, 4, 7)]));
+        assert!(all_moved(&[none(), reading(start, 4, 7), reading(start, 6, 7)]));
     }
 }

@@ -29,7 +29,7 @@ use super::{
     proxy::{self, ProxyList, ProxyOp},
     pxn::OpForOther,
     python::{self, Runtimes},
-    search::makes_communicators,
+    search::may_make_communicators,
     store_wait::{self, StoreWait},
     thread_roles::Roles,
 };
@@ -95,7 +95,7 @@ impl Target {
             let stacks_of = with_stacks.then_some(&callers);
             self.report.threads = threads::look(&self.process, &self.inodes, stacks_of, names, sampler);
         }
-        if self.report.calls().any(|(_, call)| makes_communicators(call) || call == "ncclGroupEnd") {
+        if self.report.calls().any(|(_, call)| may_make_communicators(call)) {
             self.report.unanswered = super::unanswered::look(&self.process);
             self.report.few_files = super::open_files::look(&self.process);
         }

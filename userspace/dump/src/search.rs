@@ -2,7 +2,8 @@
 //! through all memory. Some processes are searched at the same time.
 
 use std::{
-    collections::BTreeSet,
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -12,12 +13,14 @@ use inspect::{
     memory::{AddressSpace, Memory, ReadError, ScanEnd, ScanReport},
     process::{Description, MappedLibrary, Process, Tenant, maps::Mapping},
     resolver,
+    threads::StackTop,
 };
 
 use super::{
     DumpOptions, OnProgress, Owner, ProcessReport, ProcessState, Progress, RankReport,
     communicator::{self, Communicator},
     libraries::{Layout, Libraries},
+    making::{self, OnStacks},
     process::{Found, Target},
     process_state::live_threads,
     some_at_once,
@@ -40,8 +43,8 @@ pub(super) fn find(
     targets.into_iter().map(|(target, _)| target).collect()
 }
 
-/// Searches the memory of processes for communicators that the lists of their libraries lack, and tells whether there
-/// are any. Call after [`Target::look_at_threads`].
+/// Finds communicators that are being made, which the lists of the libraries lack, and tells whether there are any.
+/// Call after [`Target::look_at_threads`].
 pub(super) fn find_unlisted(
     targets: &mut [Target],
     options: &DumpOptions,
@@ -51,7 +54,7 @@ pub(super) fn find_unlisted(
     let lacking: Vec<&mut Target> = targets.iter_mut().filter(|target| target.may_lack_one()).collect();
     let progress = Mutex::new(progress);
     some_at_once(lacking.into_iter(), &|target| {
-        target.search_all(options, &mut |seen| told(&progress, seen));
+        target.find_in_making(options, &mut |seen| told(&progress, seen));
     });
     targets.iter().map(|target| target.found.len()).sum::<usize>() > before
 }
@@ -144,35 +147,69 @@ impl Target {
                 }
                 None => self.scan(layout, &space, options, options.first_only, progress)?,
             };
-            self.add(found, scan, layout);
+            self.report.scan = Some(scan);
+            self.add(found, layout);
         }
         Ok(())
     }
 
-    /// Tells whether a thread is making a communicator that the list of the library need not have yet. Call
+    /// Tells whether a thread may be making a communicator that the list of the library need not have yet. Call
     /// after [`Self::look_at_threads`].
     fn may_lack_one(&self) -> bool {
         let is_listed = self.report.scan.as_ref().is_some_and(|scan| scan.ended_by == Some(ScanEnd::Listed));
-        is_listed && self.report.calls().any(|(_, call)| makes_communicators(call))
+        is_listed && self.report.calls().any(|(_, call)| may_make_communicators(call))
     }
 
-    /// Searches the memory for communicators that the list of the library lacks.
-    fn search_all(&mut self, options: &DumpOptions, progress: &mut dyn FnMut(&Progress<'_>)) {
+    /// Finds communicators that the list of the library lacks: by the stacks of the threads in NCCL, or through all
+    /// memory if these do not have one for each call that makes one.
+    fn find_in_making(&mut self, options: &DumpOptions, progress: &mut dyn FnMut(&Progress<'_>)) {
         let Ok(space) = AddressSpace::read(&self.process) else { return };
         let mut seen = BTreeSet::new();
         let layouts = self.found.iter().map(|found| Arc::clone(&found.layout));
         let layouts: Vec<Arc<Layout>> = layouts.filter(|layout| seen.insert(layout.library)).collect();
-        for layout in layouts {
-            let searched = self.scan(&layout, &space, options, false, progress);
-            let Ok((found, scan)) = searched else { continue };
-            self.add(found, scan, &layout);
+        let (stacks, mut all_open) = (self.stacks(), BTreeMap::new());
+        for layout in &layouts {
+            let known = self.found.iter().map(|found| found.address).collect();
+            let memory = Memory::new(&self.process);
+            let on_stacks = making::find(memory, &layout.comm, &space, &stacks, &known);
+            let Ok(OnStacks { found, open }) = on_stacks else { continue };
+            all_open.extend(open);
+            self.add(found, layout);
         }
+        let calls: Vec<&str> = self.makers().map(|(_, call)| call).collect();
+        let ranks = |hash| {
+            let hash = communicator::hash_text(hash);
+            self.found.iter().filter(|found| found.comm_hash == hash).count()
+        };
+        let known = self.found.iter().map(|found| (found.address, &found.layout.comm));
+        let may_split = making::may_split(Memory::new(&self.process), known).unwrap_or(true);
+        if !making::lacks_one(&calls, &all_open, may_split, ranks) {
+            return;
+        }
+        for layout in &layouts {
+            let searched = self.scan(layout, &space, options, false, progress);
+            let Ok((found, scan)) = searched else { continue };
+            self.report.scan = Some(scan);
+            self.add(found, layout);
+        }
+    }
+
+    /// Returns the threads that make communicators, with their calls.
+    fn makers(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.report.calls().filter(|(_, call)| makes_communicators(call))
+    }
+
+    /// Returns the stacks of threads in NCCL: first those of threads that make communicators, then the newest.
+    fn stacks(&self) -> Vec<StackTop> {
+        let makers: BTreeSet<u32> = self.makers().map(|(tid, _)| tid).collect();
+        let mut threads: Vec<_> = self.report.threads.iter().collect();
+        threads.sort_by_key(|thread| Reverse((makers.contains(&thread.tid), thread.tid)));
+        threads.into_iter().filter_map(|thread| thread.top.clone()).collect()
     }
 
     /// Adds the communicators that a search has found by the layout of a library. One that is known by that of
     /// another library, which the process has as well, is of the library that has its network plugin.
-    pub(super) fn add(&mut self, found: Vec<Communicator>, scan: ScanReport, layout: &Arc<Layout>) {
-        self.report.scan = Some(scan);
+    pub(super) fn add(&mut self, found: Vec<Communicator>, layout: &Arc<Layout>) {
         let mut mappings = None;
         for comm in found {
             let RankReport { address, comm_hash, .. } = comm.report;
@@ -212,9 +249,14 @@ impl Target {
     }
 }
 
-/// Tells whether a call does not return before a communicator is made. (The end of a group may make one, too;
-/// but most often it waits for something else, and a search of a large process takes seconds.)
-pub(super) fn makes_communicators(call: &str) -> bool {
+/// Tells whether a call may make communicators. The end of a group may; but most often it waits for something else, and
+/// a search of a large process takes seconds.
+pub(super) fn may_make_communicators(call: &str) -> bool {
+    makes_communicators(call) || call == "ncclGroupEnd"
+}
+
+/// Tells whether a call does not return before a communicator is made.
+fn makes_communicators(call: &str) -> bool {
     ["ncclCommInit", "ncclCommSplit", "ncclCommShrink", "ncclCommGrow"]
         .iter()
         .any(|name| call.starts_with(name))

@@ -74,11 +74,7 @@ impl SetUpLayout {
 
     /// Reads the set-up; `None` if it is done, or has failed.
     pub(super) fn read(&self, memory: Memory<'_>, comm: &RankReport) -> Option<SetUp> {
-        let is_open = match comm.status.init.as_deref() {
-            Some("ncclInProgress") => true,
-            Some("ncclInternalError") => comm.n_channels == 0,
-            _ => false,
-        };
+        let is_open = is_open(comm.status.init.as_deref(), comm.n_channels);
         is_open.then(|| SetUp { stage: self.stage(memory, comm) })
     }
 
@@ -93,6 +89,16 @@ impl SetUpLayout {
         // The struct is proven by what it must have in common with the communicator.
         let is_own = rank? == u64::from(comm.rank) && n_ranks? == u64::from(comm.n_ranks);
         is_own.then(|| stage_of(next?, addresses? != 0)).flatten()
+    }
+}
+
+/// Tells whether a set-up goes on, by the name of its result and the number of channels: the result is
+/// `ncclInProgress` until it is done or, of some, `ncclInternalError` (see [`comm::INIT_STATE`]).
+pub(super) fn is_open(init: Option<&str>, n_channels: u32) -> bool {
+    match init {
+        Some("ncclInProgress") => true,
+        Some("ncclInternalError") => n_channels == 0,
+        _ => false,
     }
 }
 

@@ -9,9 +9,11 @@ use nccl_library::layouts::Layouts;
 /// Words of the made-up `ncclComm`.
 const WORDS: usize = 64;
 const CHANNELS: usize = 20;
+/// A struct within, of one word.
+pub(crate) const CONFIG: usize = 16;
 const END: usize = WORDS - 1;
 /// Fields of the made-up struct, each a word of its own, in this order behind `startMagic`.
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 14] = [
     "commHash",
     "rank",
     "nRanks",
@@ -24,9 +26,14 @@ const FIELDS: [&str; 12] = [
     "sharedRes",
     "opCount",
     "collOpCount",
+    "initState",
+    "childAbortFlag",
 ];
 
-fn index(name: &str) -> usize {
+/// Results of a set-up: src/nccl.h.in.
+const RESULTS: [(&str, i64); 3] = [("ncclSuccess", 0), ("ncclInternalError", 3), ("ncclInProgress", 7)];
+
+pub(crate) fn index(name: &str) -> usize {
     1 + FIELDS.iter().position(|field| *field == name).unwrap()
 }
 
@@ -50,6 +57,7 @@ fn layout_with(marks: &[(&str, usize)]) -> CommLayout {
     let plain = |name: &str, word: usize| member(name, word, 1, None, None);
     let mut comm: Vec<Value> = marks.iter().map(|(name, word)| plain(name, *word)).collect();
     comm.extend(FIELDS.iter().map(|name| plain(name, index(name))));
+    comm.push(member("config", CONFIG, 1, Some("ncclConfig_t"), None));
     comm.push(member("channels", CHANNELS, 16, Some("ncclChannel"), Some(4)));
     let channel = [plain("peers", 0), member("ring", 1, 3, Some("ncclRing"), None)];
     let ring = [plain("prev", 0), plain("next", 1), plain("userRanks", 2)];
@@ -57,28 +65,29 @@ fn layout_with(marks: &[(&str, usize)]) -> CommLayout {
         "structs": {
             "ncclComm": { "size": 8 * WORDS, "members": comm },
             "ncclChannel": { "size": 32, "members": channel },
+            "ncclConfig_t": { "size": 8, "members": [plain("splitShare", 0)] },
             "ncclRing": { "size": 24, "members": ring },
         },
-        "enums": {},
+        "enums": { "ncclResult_t": { "size": 4, "values": RESULTS } },
     });
     let layouts: Layouts = serde_json::from_value(layouts).unwrap();
     CommLayout::new(&layouts, None).unwrap()
 }
 
 /// Rank 1 of 3, one channel: 0 → 1 → 2.
-struct Made {
-    words: Vec<u64>,
-    _user_ranks: Box<[i32; 3]>,
+pub(crate) struct Made {
+    pub(crate) words: Vec<u64>,
+    pub(crate) user_ranks: Box<[i32; 3]>,
 }
 
-fn made() -> Made {
+pub(crate) fn made() -> Made {
     let user_ranks = Box::new([1, 2, 0]);
     let mut words = vec![0; WORDS];
     (words[0], words[END]) = (MAGIC, MAGIC);
     let values = [0xabcd, 1, 3, 1, 0, 1, 1, 5, 0, 0, 77, 9];
     words[1..13].copy_from_slice(&values);
     words[CHANNELS + 1..CHANNELS + 4].copy_from_slice(&[0, 2, user_ranks.as_ptr() as u64]);
-    Made { words, _user_ranks: user_ranks }
+    Made { words, user_ranks }
 }
 
 fn read_it(made: &Made) -> Result<Communicator, Rejection> {

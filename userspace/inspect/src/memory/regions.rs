@@ -67,19 +67,20 @@ impl AddressSpace {
 
     /// Tells whether `bytes` from `at` on lie in readable mappings.
     pub fn is_readable(&self, at: u64, bytes: u64) -> bool {
-        let Some(end) = at.checked_add(bytes) else { return false };
+        at.checked_add(bytes).is_some() && self.readable_bytes(at, bytes) == bytes
+    }
+
+    /// Returns how many bytes from `at` on, at most so many, lie in readable mappings that touch.
+    pub fn readable_bytes(&self, at: u64, most: u64) -> u64 {
         let mut reached = at;
         let first = self.readable.partition_point(|(_, end)| *end <= at);
-        for (start, mapping_end) in self.readable.iter().skip(first) {
-            if *start > reached {
-                return false;
+        for (start, end) in self.readable.iter().skip(first) {
+            if *start > reached || reached - at >= most {
+                break;
             }
-            reached = *mapping_end;
-            if reached >= end {
-                return true;
-            }
+            reached = *end;
         }
-        false
+        (reached - at).min(most)
     }
 
     pub fn bytes(&self) -> u64 {
@@ -119,5 +120,7 @@ mod tests {
         assert!(!space.is_readable(0x7f00_008f_fff0, 32));
         assert!(!space.is_readable(0, 8));
         assert!(!space.is_readable(u64::MAX - 4, 8));
+        assert_eq!(space.readable_bytes(0x7f00_007f_fff0, 1 << 30), 0x10_0010);
+        assert_eq!((space.readable_bytes(0x7f00_007f_fff0, 32), space.readable_bytes(8, 8)), (32, 0));
     }
 }

@@ -72,6 +72,9 @@ pub struct Thread {
     /// Call stack, innermost frame first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<NamedFrame>,
+    /// Where the stack stood.
+    #[serde(skip)]
+    pub top: Option<StackTop>,
     /// Reason why the stack is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
@@ -89,6 +92,15 @@ pub struct NamedFrame {
     /// information ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inferred: bool,
+}
+
+/// Innermost end of a thread's stack at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StackTop {
+    /// The stack pointer.
+    pub pointer: u64,
+    /// The other registers, as far as they are known: not those of a thread that sleeps.
+    pub registers: Vec<u64>,
 }
 
 /// Looks at the threads of a process, and returns those that are inside NCCL. `nccl` has the inodes of its
@@ -167,6 +179,7 @@ impl Looker<'_> {
             report.passes |= !inside && is_whole && frames.iter().all(|frame| !frame.inferred);
             if (inside && !is_inside) || (is_wanted && chosen.is_empty()) {
                 chosen = frames;
+                report.top = stack.top();
             }
             is_inside |= inside;
         }

@@ -13,7 +13,7 @@ use gimli::{
     RegisterRule, UnwindContext, UnwindExpression, UnwindSection as _, X86_64,
 };
 
-use super::modules::Modules;
+use super::{StackTop, modules::Modules};
 use crate::memory::{Memory, PageCache};
 use nccl_library::elf::RuntimeAddr;
 
@@ -53,6 +53,13 @@ impl Stack {
 
     pub(super) fn stack_pointer(&self) -> Option<u64> {
         get(&self.registers, X86_64::RSP)
+    }
+
+    /// Returns where the stack stands, without what is on it.
+    pub(super) fn top(&self) -> Option<StackTop> {
+        let pointer = self.stack_pointer()?;
+        let registers = self.registers.iter().flatten().copied().filter(|value| *value != pointer);
+        Some(StackTop { pointer, registers: registers.collect() })
     }
 
     /// Returns the word at an address: as it was when the registers were taken, or as it is now.

@@ -123,6 +123,10 @@ fields! {
         ASYNC_RESULT = "asyncResult";
         /// Pointer to a `uint32_t`.
         ABORT_FLAG = "abortFlag";
+        /// That of the communicator that is being split off; 0 where there is none, or it shares this one's.
+        CHILD_ABORT_FLAG = "childAbortFlag" since "2.18";
+        /// Not 0 if those that are split off share the resources.
+        SPLIT_SHARE = "config.splitShare" since "2.18";
         FINALIZE_CALLED = "finalizeCalled";
         DESTROY_FLAG = "destroyFlag" since "2.22";
         REVOKED_FLAG = "revokedFlag" since "2.28.7";
