@@ -218,10 +218,9 @@ pub fn dump(choice: &Choice, options: &DumpOptions, progress: &mut OnProgress<'_
 }
 
 /// Reads all processes until something has moved everywhere, or long enough to say that nothing does.
-/// `between` is called after the first reading, and tells whether it has found further communicators. These have their
-/// first reading then: a further one, which is none of those that others have, half the time before the next at least.
-/// So each communicator is judged by as many readings as if it had been known from the beginning, all of the same
-/// moments as those of its other ranks.
+/// `between` is called after the first reading, and tells whether it has found further communicators. Then there is a
+/// further reading at once, the first that has them, and the next is no earlier than half the interval later. So what
+/// is judged to stand has stood at three readings, and what was known before is judged by the first one, too.
 fn take_readings(
     targets: &mut [process::Target],
     interval: Duration,
@@ -235,19 +234,21 @@ fn take_readings(
         pxn::give_back(&mut ranks);
         motion::Reading { at, ranks }
     };
-    let mut readings = vec![read(targets)];
-    let mut most = MAX_READINGS;
-    let mut next = readings.iter().map(|reading| reading.at + interval).max();
+    let left = |at: Instant, time: Duration| time.saturating_sub(at.elapsed());
+    let first = read(targets);
+    let (at, mut wait, mut most) = (first.at, Duration::ZERO, MAX_READINGS);
+    let mut readings = vec![first];
     if between(targets) {
         let further = read(targets);
-        next = next.max(Some(further.at + interval / 2));
+        wait = left(further.at, interval / 2);
         readings.push(further);
         most += 1;
     }
+    wait = wait.max(left(at, interval));
     loop {
-        thread::sleep(next.map_or(interval, |next| next.saturating_duration_since(Instant::now())));
+        thread::sleep(wait);
         let reading = read(targets);
-        next = Some(reading.at + interval);
+        wait = left(reading.at, interval);
         // Processes without a communicator are looked at twice: what they do elsewhere can be what others
         // wait for.
         let is_last = reading.ranks.is_empty();
