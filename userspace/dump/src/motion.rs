@@ -187,8 +187,12 @@ mod tests {
         let start = Instant::now();
         let reading = |ms, is_cut, counts: &[(u32, u32)]| {
             let mut reading = reading(start + Duration::from_millis(ms), 4, 7);
-            let queues = counts.iter().map(|(slot, done)| {
-                OneSidedQueue { slot: *slot, called: 9, taken: 9, done: *done, ..OneSidedQueue::default() }
+            let queues = counts.iter().map(|(slot, done)| OneSidedQueue {
+                slot: *slot,
+                called: 9,
+                taken: 9,
+                done: *done,
+                ..OneSidedQueue::default()
             });
             let done = counts.iter().map(|(_, done)| u64::from(*done)).sum();
             let queues = queues.collect();

@@ -13,6 +13,7 @@ mod launches;
 pub mod nets;
 mod one_sided;
 pub mod ras;
+mod resources;
 mod structs;
 mod versions;
 
@@ -25,8 +26,8 @@ pub use launches::{
 pub use nets::{ib_merged_dev, net_socket_dev, topo_node, topo_node_set, topo_system};
 pub use one_sided::{
     GIN_BY_PROXY, gin_context, gin_descriptor_state, gin_dev_comm, gin_queues, rma_context, rma_descriptor,
-    shared_resources,
 };
+pub use resources::shared_resources;
 pub use structs::*;
 pub use versions::{
     captures_have_an_origin, counts_always, op_counts_extent, ops_lead_to_tasks, ops_say_their_share,
@@ -41,7 +42,12 @@ pub fn structs_of(asked_by: &[AskedBy]) -> Vec<String> {
 
 /// Returns all structs that ncclflow uses.
 pub fn structs() -> impl Iterator<Item = &'static StructRef> {
-    structs::STRUCTS.iter().chain(launches::STRUCTS).chain(nets::STRUCTS).chain(one_sided::STRUCTS)
+    structs::STRUCTS
+        .iter()
+        .chain(launches::STRUCTS)
+        .chain(nets::STRUCTS)
+        .chain(resources::STRUCTS)
+        .chain(one_sided::STRUCTS)
 }
 
 /// Variables that only `ncclflow dump` reads.

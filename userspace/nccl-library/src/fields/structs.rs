@@ -389,8 +389,7 @@ fields! {
         N_CHANNELS = "nChannels" since "2.27";
     }
 
-    /// `ncclTransport`: `{ char name[8]; …; ncclTransportComm send; ncclTransportComm recv; }`
-    /// (src/include/transport.h).
+    /// `{ char name[8]; …; ncclTransportComm send; ncclTransportComm recv; }` (src/include/transport.h).
     Tracing transport = "ncclTransport", lost "the name of a transport" {
         NAME = "name";
         SEND = "send";
