@@ -4,7 +4,7 @@
 use std::{
     fs::{self, Permissions},
     os::unix::fs::PermissionsExt as _,
-    process::Command,
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -44,15 +44,25 @@ const ALL: [Stage; 5] = [Stage::Lint, Stage::Unit, Stage::Bed, Stage::Dist, Stag
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let stages = if args.stages.is_empty() { ALL.to_vec() } else { args.stages.clone() };
-    let (mut tested, mut times) = (None, Vec::new());
-    for stage in stages {
+    let (mut tested, mut ahead, mut times) = (None, None, Vec::new());
+    for stage in stages.iter().copied() {
         say(&format!("\n== {stage:?} =="));
         let begun = Instant::now();
         let done = match stage {
             Stage::Lint => lint(),
             Stage::Unit => unit(),
-            Stage::Bed => bed(times.iter().any(|(done, _)| *done == Stage::Unit), &mut tested),
-            Stage::Dist => xtask(&["dist", "--quick", "--try"]),
+            Stage::Bed => {
+                let build_ahead = || {
+                    if stages.contains(&Stage::Dist) {
+                        ahead = Ahead::start();
+                    }
+                };
+                bed(times.iter().any(|(done, _)| *done == Stage::Unit), build_ahead, &mut tested)
+            }
+            Stage::Dist => {
+                ahead.take().map(Ahead::finish);
+                xtask(&["dist", "--quick", "--try"])
+            }
             Stage::Soak => soak(),
         };
         times.push((stage, begun.elapsed()));
@@ -132,11 +142,35 @@ fn unit() -> Result<()> {
     Ok(())
 }
 
-/// `after_unit`: the unit tests have run, and are not run again.
-fn bed(after_unit: bool, tested: &mut Option<test::Tested>) -> Result<()> {
+/// What is shipped, being built by processors that have nothing else to do. A failure shows when the stage `dist` builds
+/// what is missing.
+struct Ahead(Child);
+
+impl Ahead {
+    fn start() -> Option<Self> {
+        say("-- cargo xtask dist --quick, beside the tests, which mostly wait");
+        let own = tool::own_program().ok()?;
+        let mut command = Command::new("chrt");
+        command.args(["--idle", "0"]).arg(own).args(["dist", "--quick"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok().map(Self)
+    }
+
+    fn finish(mut self) {
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+    }
+}
+
+/// `after_unit`: the unit tests have run, and are not run again. `when_built` is called when the tests are built.
+fn bed(after_unit: bool, when_built: impl FnOnce(), tested: &mut Option<test::Tested>) -> Result<()> {
     say("-- cargo xtask test --require all --again");
     let others = ["--test".to_owned(), "*".to_owned()];
-    *tested = Some(test::run_all("all", true, if after_unit { &others } else { &[] })?);
+    *tested = Some(test::run_all("all", true, if after_unit { &others } else { &[] }, when_built)?);
     xtask(&["verify", "conformance", "--quick", "--keep"])?;
     // What an older verifier takes is known only to an older kernel.
     xtask(&["verify", "kernels", "--load", "--kernel", "linux-image-amd64"])

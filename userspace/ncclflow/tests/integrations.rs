@@ -363,8 +363,8 @@ fn torchrun_asks_before_it_passes_its_signal_on() {
     {
         let Some(mut watched) = torchrun(how, Some(ncclflow)) else { return };
         let mut running = watched.command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let up = watched.folder.path().join("up.1");
-        wait_until("the workers run", Duration::from_secs(60), || up.exists());
+        let up = ["up.0", "up.1"].map(|name| watched.folder.path().join(name));
+        wait_until("the workers run", Duration::from_secs(60), || up.iter().all(|up| up.exists()));
         let begun = Instant::now();
         for sent in 0..signals {
             if how == "fails" || sent > 0 {
