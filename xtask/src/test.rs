@@ -124,7 +124,7 @@ pub(crate) fn run_all(
             .env("NCCLFLOW_INSPECTOR_EXPORTER", &inspector_exporter)
             .env("NCCLFLOW_PROMTOOL", &promtool);
         if env::var_os(THREADS).is_none() {
-            command.env(THREADS, (2 * available_parallelism().map_or(1, usize::from)).to_string());
+            command.env(THREADS, (1 + available_parallelism().map_or(1, usize::from)).to_string());
         }
         command
     };
@@ -193,15 +193,15 @@ pub(crate) fn print_skipped(skipped: &[String]) {
     }
 }
 
-/// Variable by which libtest knows how many tests of a target to run at once. Twice as many as there are processors are
-/// faster: most of them wait, for a job, or until a time is over.
+/// Variable by which libtest knows how many tests of a target to run at once: one more than there are processors, as most
+/// of them wait, for a job, or until a time is over. With two more, tests of what happens in time begin to fail.
 const THREADS: &str = "RUST_TEST_THREADS";
 
 /// Number of targets that are named with the time that they took.
 const LONGEST: usize = 20;
 
 /// Most failed tests that run again; more in one run are no accident.
-const MOST_AGAIN: usize = 4;
+const MOST_AGAIN: usize = 6;
 
 /// Tells whether the failed tests are known, and few.
 fn has_few(outcome: &Outcome) -> bool {
