@@ -4,7 +4,7 @@
 use std::{
     fs::{self, Permissions},
     os::unix::fs::PermissionsExt as _,
-    process::{Child, Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -57,11 +57,11 @@ impl Stage {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let stages = if args.stages.is_empty() { ALL.to_vec() } else { args.stages.clone() };
-    let (mut tested, mut ahead, mut times) = (None, None, Vec::new());
+    let (mut tested, mut times) = (None, Vec::new());
     let (all_begun, mut left_out) = (Instant::now(), Vec::new());
     let is_late =
         || args.within.is_some_and(|minutes| all_begun.elapsed() >= Duration::from_secs(60 * minutes));
-    for stage in stages.iter().copied() {
+    for stage in stages {
         if stage.goes_beyond() && is_late() {
             left_out.push(format!("{stage:?}"));
             continue;
@@ -71,18 +71,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let done = match stage {
             Stage::Lint => lint(),
             Stage::Unit => unit(),
-            Stage::Bed => {
-                let build_ahead = || {
-                    if stages.contains(&Stage::Dist) {
-                        ahead = Ahead::start();
-                    }
-                };
-                bed(times.iter().any(|(done, _)| *done == Stage::Unit), build_ahead, &mut tested)
-            }
+            Stage::Bed => bed(times.iter().any(|(done, _)| *done == Stage::Unit), &mut tested),
             Stage::Dist => {
-                if let Some(ahead) = ahead.take() {
-                    ahead.finish();
-                }
                 if is_late() {
                     left_out.push("the trial of what is shipped".to_owned());
                     xtask(&["dist", "--quick"])
@@ -173,35 +163,11 @@ fn unit() -> Result<()> {
     Ok(())
 }
 
-/// What is shipped, being built by processors that have nothing else to do. A failure shows when the stage `dist` builds
-/// what is missing.
-struct Ahead(Child);
-
-impl Ahead {
-    fn start() -> Option<Self> {
-        say("-- cargo xtask dist --quick, beside the tests, which mostly wait");
-        let own = tool::own_program().ok()?;
-        let mut command = Command::new("chrt");
-        command.args(["--idle", "0"]).arg(own).args(["dist", "--quick"]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok().map(Self)
-    }
-
-    fn finish(mut self) {
-        let _ = self.0.wait();
-    }
-}
-
-impl Drop for Ahead {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-    }
-}
-
-/// `after_unit`: the unit tests have run, and are not run again. `when_built` is called when the tests are built.
-fn bed(after_unit: bool, when_built: impl FnOnce(), tested: &mut Option<test::Tested>) -> Result<()> {
+/// `after_unit`: the unit tests have run, and are not run again.
+fn bed(after_unit: bool, tested: &mut Option<test::Tested>) -> Result<()> {
     say("-- cargo xtask test --require all --again");
     let others = ["--test".to_owned(), "*".to_owned()];
-    *tested = Some(test::run_all("all", true, if after_unit { &others } else { &[] }, when_built)?);
+    *tested = Some(test::run_all("all", true, if after_unit { &others } else { &[] })?);
     Ok(())
 }
 

@@ -77,18 +77,13 @@ impl Tested {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    run_all(&args.require, args.again, &args.cargo_arguments, || ())?.print();
+    run_all(&args.require, args.again, &args.cargo_arguments)?.print();
     Ok(())
 }
 
 /// Fetches the things that tests need, builds, and runs the tests. `require`: things whose absence fails a
-/// test. `when_built` is called before they run.
-pub(crate) fn run_all(
-    require: &str,
-    again: bool,
-    cargo_arguments: &[String],
-    when_built: impl FnOnce(),
-) -> Result<Tested> {
+/// test.
+pub(crate) fn run_all(require: &str, again: bool, cargo_arguments: &[String]) -> Result<Tested> {
     if let Err(error) = root::ask("tracing") {
         say(&format!("{error:#}; tests that need root are skipped"));
     }
@@ -102,7 +97,6 @@ pub(crate) fn run_all(
     let Fetched { python_path, pythons, torch_analyser, hooks, inspector_exporter, promtool } = fetched?;
     built.map_err(|_| anyhow!("building the tests panicked"))??;
     times.push(("to fetch what tests need, and to build them".to_owned(), begun.elapsed()));
-    when_built();
     println!("running the tests; required: {require}");
     let skips = programs::target_folder()?.join("skipped-tests");
     fs::write(&skips, "").with_context(|| format!("making `{}`", skips.display()))?;
