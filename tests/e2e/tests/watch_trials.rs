@@ -103,7 +103,7 @@ fn a_full_disk_costs_the_dump_and_not_the_alert() {
 /// Thousands of processes come and go beside the job, and its hang is seen.
 #[test]
 fn processes_that_come_and_go_keep_it_from_nothing() {
-    let count = if is_long() { 10_000 } else { 1_000 };
+    let count = if is_long() { 10_000 } else { 2_000 };
     let Some(world) = working("--stall 2={}/stall") else { return };
     let watcher = Watcher::start(&world.ncclflow, "--all").unwrap();
     let mut left = count;
